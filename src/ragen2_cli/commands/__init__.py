@@ -1,0 +1,1 @@
+"""The command line: options to config, one call, a table or JSON."""

@@ -1,0 +1,1 @@
+"""Text environments: the contract, the episode around it, and one file per environment."""

@@ -1,0 +1,24 @@
+"""Errors a user can mend: one line that says what, where and what to do; exit code 2."""
+
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Wrong use or wrong input; the command line prints its message alone and exits with 2."""
+
+
+class CollapseStop(Exception):
+    """Training was stopped by a collapse rule after its state was saved; exit code 3."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return `` (did you mean 'x'?)`` for the closest known word, or an empty string.
+
+    Args:
+        word: What the user wrote.
+        known: The names that exist.
+    """
+    import difflib
+
+    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean '{close[0]}'?)" if close else ""

@@ -1,0 +1,1 @@
+"""The multi-turn rollout engine: chat rendering, policies, batching."""

@@ -1,0 +1,1 @@
+"""Training on top of TRL: the only place that imports trl and peft."""
