@@ -1,0 +1,1 @@
+"""WebShop's text interface over a catalogue: search, browse, choose options, buy."""
