@@ -1,0 +1,40 @@
+# Everything starts from nothing: each target sets up $(VENV) first when it has to.
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.ready
+THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+.PHONY: setup train test test-all lint format bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+train: $(STAMP)
+	$(BIN)/ragen2 train
+
+test: $(STAMP)
+	$(THREADS) HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+test-all: $(STAMP)
+	$(THREADS) HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "slow or not slow"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	for file in benchmarks/*.py; do echo "== $$file"; $(THREADS) $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,39 @@
+"""Named bundles of settings. To add one, add an entry; nothing else knows the names."""
+
+from typing import Any
+
+Overlay = dict[str, Any]
+
+ALGORITHMS: dict[str, Overlay] = {
+    # DeepSeekMath: group-standardized rewards, mean over the tokens of a sequence, then sequences.
+    "grpo": {"loss_type": "grpo", "scale_rewards": "group", "clip_low": 0.2, "clip_high": 0.2},
+    # DAPO: asymmetric clip, mean over all tokens of the batch.
+    "dapo": {"loss_type": "dapo", "scale_rewards": "group", "clip_low": 0.2, "clip_high": 0.28},
+    # Dr. GRPO: no division by the std, constant length normalizer.
+    "dr-grpo": {"loss_type": "dr_grpo", "scale_rewards": "none", "clip_low": 0.2, "clip_high": 0.2},
+}
+
+PRESETS: dict[str, Overlay] = {
+    # What the public RAGEN code does: ranks by the standard deviation, absolute slack 0.01.
+    "ragen2-code": {
+        "filter": {"strategy": "top-p", "score": "reward_std", "mass": "linear", "eps": 0.01}
+    },
+    # The setting of the paper's main table.
+    "ragen2-main-table": {
+        "filter": {
+            "strategy": "top-p",
+            "score": "reward_std",
+            "mass": "softmax",
+            "include_zero": True,
+        }
+    },
+    # Full-size hyperparameters of the paper (Qwen2.5-3B on a GPU).
+    "paper": {
+        "steps": 400,
+        "model": {"name": "Qwen/Qwen2.5-3B-Instruct", "full": True},
+        "rollout": {"prompts": 8, "group_size": 16, "max_new_tokens": 400},
+        "algorithm": {"clip_high": 0.28, "entropy": 0.001},
+        "optimizer": {"lr": 1e-6, "micro_batches": 32},
+        "evaluation": {"every": 10, "temperature": 0.5},
+    },
+}

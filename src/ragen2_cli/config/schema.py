@@ -1,0 +1,199 @@
+"""Every setting of a run, declared and documented once."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+CONFIG_SCHEMA = 1
+
+Strategy = Literal["top-p", "top-k", "top-k-abs", "min-p", "none"]
+
+
+class Section(BaseModel):
+    """A frozen group of settings; an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class EnvConfig(Section):
+    """What the agent plays."""
+
+    name: str = Field("frozenlake", description="registered name or path/to/file.py:Class")
+    options: dict[str, Any] = Field(default_factory=dict, description="arguments of its class")
+    stochasticity: float = Field(0.0, ge=0, le=100, description="percent of noise")
+    kind: Literal["slip", "action", "reward"] = Field("slip", description="what the noise changes")
+    dead_share: float = Field(
+        0.0, ge=0, le=1, description="share of training prompts on which every rollout scores 0"
+    )
+    max_turns: int | None = Field(
+        None, ge=1, description="turn cap; the environment's own if unset"
+    )
+    max_actions: int | None = Field(None, ge=1, description="action budget of an episode")
+    actions_per_turn: int | None = Field(None, ge=1, description="actions that run of one answer")
+    format_penalty: float = Field(-0.1, le=0, description="added per turn without a valid answer")
+
+
+class ModelConfig(Section):
+    """Who plays: the policy, its adapter and where it runs."""
+
+    name: str = Field("embedded", description="embedded, a hub id, a local folder or a .gguf file")
+    adapter: str | None = Field(None, description="start from this trained PEFT adapter")
+    full: bool = Field(False, description="train every weight instead of a LoRA adapter")
+    lora_rank: int = Field(16, ge=1)
+    lora_alpha: int = Field(32, ge=1)
+    lora_dropout: float = Field(0.0, ge=0, lt=1)
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="float32 on CPU, bfloat16 on a GPU that has it"
+    )
+    gradient_checkpointing: bool = False
+    threads: int = Field(1, ge=0, description="CPU threads; 0 leaves torch's own choice")
+
+
+class RolloutConfig(Section):
+    """How episodes are collected."""
+
+    prompts: int = Field(8, ge=1, description="prompt groups P in a batch")
+    group_size: int = Field(8, ge=1, description="rollouts G of each prompt")
+    temperature: float = Field(1.0, gt=0, description="sampling temperature of training rollouts")
+    max_new_tokens: int = Field(0, ge=0, description="sampled tokens a turn; 0: 96 or 400 by style")
+    context_limit: int = Field(
+        0, ge=0, description="tokens an episode may hold; 0: the model's own"
+    )
+
+
+class FilterConfig(Section):
+    """Which prompt groups stay in the update (``GroupFilter``)."""
+
+    strategy: Strategy = "top-p"
+    value: float = Field(0.9, description="p, fraction, count or ratio, by strategy")
+    mass: Literal["linear", "softmax", "samples"] = "linear"
+    score: Literal[
+        "reward_var",
+        "reward_std",
+        "reward_mean",
+        "reward_sum",
+        "entropy",
+        "entropy_var",
+        "length",
+    ] = "reward_var"
+    keep: Literal["largest", "smallest"] = "largest"
+    include_zero: bool = Field(False, description="let groups with a zero score be candidates")
+    eps: float = Field(0.0, ge=0, description="absolute slack of the top-p target")
+    eps_rel: float = Field(0.0, ge=0, lt=1, description="relative slack of the top-p target")
+    spread_of: Literal["return", "outcome"] = Field(
+        "return", description="outcome leaves the format penalty out of the spread"
+    )
+    loss_scaling: Literal["none", "linear", "sqrt"] = Field(
+        "none", description="scale advantages by the kept ratio"
+    )
+    soft: bool = Field(False, description="weight advantages by spread / largest spread")
+
+
+class AlgorithmConfig(Section):
+    """The loss. ``name`` is a preset of the others; what is set here wins over it."""
+
+    name: Literal["grpo", "dapo", "dr-grpo"] = "grpo"
+    loss_type: Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"] = (
+        "grpo"
+    )
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    clip_low: float = Field(0.2, gt=0, description="lower clip range of the probability ratio")
+    clip_high: float = Field(0.2, gt=0, description="upper clip range of the probability ratio")
+    kl: float = Field(0.0, ge=0, description="coefficient of the KL to the start policy")
+    entropy: float = Field(0.0, ge=0, description="coefficient of the entropy bonus")
+    entropy_target: float | None = Field(
+        None, ge=0, description="turn on TRL's adaptive coefficient with this target, in nats"
+    )
+    iterations: int = Field(1, ge=1, description="updates on each batch of rollouts")
+
+
+class OptimizerConfig(Section):
+    """How the loss becomes a step."""
+
+    lr: float = Field(1e-3, gt=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    max_grad_norm: float = Field(1.0, ge=0, description="0 turns clipping off")
+    micro_batches: int = Field(4, ge=1, description="accumulation parts of one update")
+
+
+class EvaluationConfig(Section):
+    """Held-out measurements."""
+
+    episodes: int = Field(512, ge=0, description="different held-out prompts; 0 skips evaluation")
+    every: int = Field(50, ge=0, description="steps between sampled evaluations; 0: only the ends")
+    temperature: float = Field(1.0, gt=0, description="temperature of the sampled evaluation")
+    greedy: bool = Field(True, description="also measure greedy success at the start and end")
+    matched_entropy: bool = Field(
+        True,
+        description="also measure the start policy at the temperature of equal entropy",
+    )
+
+
+class CheckpointConfig(Section):
+    """What survives a crash."""
+
+    every: int = Field(50, ge=1, description="steps between checkpoints")
+    keep: int = Field(2, ge=1, description="complete checkpoints that stay")
+
+
+class DiagnosticsConfig(Section):
+    """Reasoning diagnostics (cross-scoring and surface measures) during training."""
+
+    every: int = Field(5, ge=0, description="steps between measurements; 0 turns them off")
+    samples: int = Field(64, ge=2, description="reasonings that are cross-scored")
+    sampling: Literal["first-turn", "trajectory"] = "first-turn"
+
+
+class StopConfig(Section):
+    """Rules that end a run early; all off unless chosen, except ``empty_steps``."""
+
+    empty_steps: int = Field(5, ge=1, description="stop after this many steps with nothing kept")
+    on_collapse: bool = Field(
+        False, description="stop on low spread, lost success or a collapse verdict"
+    )
+    spread_share: float = Field(0.1, gt=0, lt=1, description="of the mean of the first 10 steps")
+    spread_patience: int = Field(5, ge=1, description="consecutive steps (paper 5, code 10)")
+    success_floor: float = Field(0.01, ge=0, le=1, description="evaluation success")
+    success_patience: int = Field(5, ge=1, description="consecutive evaluations")
+
+
+class Config(Section):
+    """A whole run."""
+
+    schema_version: int = CONFIG_SCHEMA
+    seed: int = Field(0, ge=0, lt=2**32)
+    steps: int = Field(200, ge=1, description="optimizer steps")
+    env: EnvConfig = EnvConfig()
+    model: ModelConfig = ModelConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    filter: FilterConfig = FilterConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    checkpoints: CheckpointConfig = CheckpointConfig()
+    diagnostics: DiagnosticsConfig = DiagnosticsConfig()
+    stop: StopConfig = StopConfig()
+    report_to: list[Literal["wandb", "tensorboard", "trackio"]] = Field(default_factory=list)
+    trl: dict[str, Any] = Field(
+        default_factory=dict, description="rare GRPOConfig arguments, passed on as they are"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Config":
+        rows = self.rollout.prompts * self.rollout.group_size
+        spread = self.filter.score in ("reward_var", "reward_std")
+        if self.filter.strategy != "none" and spread and self.rollout.group_size < 2:
+            raise ValueError(
+                "rollout.group_size: 1 has no reward spread; use 2 or more, or filter.strategy none"
+            )
+        if self.rollout.group_size < 2:
+            raise ValueError("rollout.group_size: a group-relative advantage needs 2 or more")
+        if rows % self.optimizer.micro_batches:
+            raise ValueError(
+                f"optimizer.micro_batches: {self.optimizer.micro_batches} does not divide the "
+                f"{rows} rollouts of a batch (rollout.prompts x rollout.group_size)"
+            )
+        return self

@@ -1,0 +1,99 @@
+"""The command line as a stranger meets it: help, weight, exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "trl", "transformers", "peft", "scipy", "matplotlib", "datasets", "pandas")
+COMMANDS = (
+    [],
+    ["train"],
+    ["evaluate"],
+    ["show"],
+    ["envs"],
+    ["envs", "list"],
+    ["envs", "show"],
+    ["envs", "play"],
+    ["models"],
+    ["models", "list"],
+    ["models", "build"],
+    ["models", "export"],
+)
+
+
+def run(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ragen2_cli", *args],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_loads_nothing_heavy(command: list[str]) -> None:
+    code = (
+        "import sys\n"
+        "from ragen2_cli.app import app\n"
+        f"try: app({[*command, '--help']!r})\n"
+        "except SystemExit as stop: assert not stop.code, stop.code\n"
+        f"print('HEAVY', [name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip().endswith("HEAVY []")
+    assert "Usage:" in done.stdout
+
+
+def test_leaf_commands_show_an_example() -> None:
+    for command in COMMANDS:
+        if command in ([], ["envs"], ["models"]):
+            continue
+        assert "Example: ragen2" in run(*command, "--help").stdout, command
+
+
+def test_dry_run_prints_only_json() -> None:
+    done = run("train", "--dry-run", "--steps", "3", "--set", "filter.eps=0.5")
+    assert done.returncode == 0
+    tree = json.loads(done.stdout)
+    assert tree["steps"] == 3
+    assert tree["filter"]["eps"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["train", "--env", "frozenlak"], "frozenlake"),
+        (["train", "--filter", "topp"], "top-p"),
+        (["train", "--model", "./not-there"], "not-there"),
+        (["train", "--set", "filter.nope=1"], "nope"),
+        (["train", "--group-size", "1"], "group_size"),
+        (["train", "--filter-value", "7"], "value"),
+        (["train", "--config", "nowhere.toml"], "nowhere.toml"),
+        (["train", "--resume"], "resume"),
+        (["show", "nowhere"], "nowhere"),
+        (["evaluate"], "run"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_wrong_use_is_one_line_and_exit_2(args: list[str], said: str, tmp_path: Path) -> None:
+    done = run(*args, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    lines = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert len(lines) == 1, done.stderr
+    assert said in lines[0]
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_flag_is_wrong_use() -> None:
+    done = run("train", "--stepz", "3")
+    assert done.returncode == 2
+    assert "--steps" in done.stderr

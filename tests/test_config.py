@@ -1,0 +1,91 @@
+"""Config: precedence, unknown keys, ranges, resolved JSON."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from ragen2_cli.config import Config, load_config
+from ragen2_cli.config.load import build_config, parse_set
+from ragen2_cli.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_later_sources_win(tmp_path: Path) -> None:
+    # preset says eps 0.01, the file 0.02 and seed 1, the flag seed 2, --set seed 3.
+    file = tmp_path / "x.toml"
+    file.write_text("seed = 1\n[filter]\neps = 0.02\n")
+    config = load_config(file, preset="ragen2-code", flags={"seed": 2}, sets=["seed=3"])
+    assert (config.filter.score, config.filter.eps, config.seed) == ("reward_std", 0.02, 3)
+    assert load_config(file, preset="ragen2-code", flags={"seed": 2}).seed == 2
+    assert load_config(file).seed == 1
+
+
+def test_algorithm_name_sets_what_is_not_said() -> None:
+    dapo = load_config(flags={"algorithm.name": "dapo"}).algorithm
+    assert (dapo.loss_type, dapo.clip_high, dapo.scale_rewards) == ("dapo", 0.28, "group")
+    mixed = load_config(flags={"algorithm.name": "dr-grpo"}, sets=["algorithm.clip_high=0.3"])
+    assert (mixed.algorithm.loss_type, mixed.algorithm.clip_high) == ("dr_grpo", 0.3)
+    assert mixed.algorithm.scale_rewards == "none"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("filtr.value=1", "did you mean 'filter'"),
+        ("filter.valeu=1", "did you mean 'value'"),
+        ("filter.strategy=top_p", "did you mean 'top-p'"),
+        ("filter.value=1.5", "value"),
+        ("filter.value=-1", "value"),
+        ("rollout.group_size=1", "group_size"),
+        ("optimizer.lr=0", "optimizer.lr"),
+        ("optimizer.micro_batches=7", "micro_batches"),
+        ("steps=zero", "steps"),
+        ("env.dead_share=1.5", "env.dead_share"),
+        ("schema_version=99", "newer"),
+        ("nonsense", "section.key=value"),
+        ("filter=3", "filter"),
+    ],
+)
+def test_wrong_settings_are_one_line(text: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(sets=[text])
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_set_values_are_toml_or_text() -> None:
+    assert parse_set("a.b=3") == {"a": {"b": 3}}
+    assert parse_set("a=true") == {"a": True}
+    assert parse_set("a=[1, 2]") == {"a": [1, 2]}
+    assert parse_set("a=x/y.py:Env") == {"a": "x/y.py:Env"}
+    assert parse_set("a=b=c") == {"a": "b=c"}
+
+
+def test_resolved_json_builds_the_same_config() -> None:
+    config = load_config(flags={"algorithm.name": "dapo", "filter.value": 0.8})
+    assert build_config(json.loads(config.model_dump_json())) == config
+
+
+def test_config_is_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config().seed = 3  # type: ignore[misc]
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no file"):
+        load_config(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("a = = 1")
+    with pytest.raises(UserError, match=r"bad\.toml"):
+        load_config(tmp_path / "bad.toml")
+
+
+def test_every_experiment_file_is_a_config() -> None:
+    files = sorted((ROOT / "experiments").glob("*.toml"))
+    assert files
+    for file in files:
+        tree = tomllib.loads(file.read_text())
+        tree.pop("sweep", None)
+        build_config(tree)
