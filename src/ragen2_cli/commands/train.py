@@ -48,7 +48,7 @@ def train(
     prompts: Annotated[int | None, typer.Option(help="Prompt groups P in a batch.")] = None,
     group_size: Annotated[int | None, typer.Option(help="Rollouts G of each prompt.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="grpo, dapo or dr-grpo.")] = None,
-    filter: Annotated[  # noqa: A002 - the flag's name
+    filter: Annotated[
         str | None, typer.Option(help="top-p, top-k, top-k-abs, min-p or none.")
     ] = None,
     filter_value: Annotated[
@@ -148,9 +148,7 @@ def _resume(out: Path | None, flags: dict[str, Any], other: bool, *, quiet: bool
     from ragen2_cli.errors import UserError
 
     if other or set(flags) - {"steps"}:
-        raise UserError(
-            "--resume: takes its settings from the run; only --out and --steps go with it"
-        )
+        raise UserError("--resume: settings come from the run; only --out and --steps go with it")
     from ragen2_cli.training.versions import require_supported_trl
 
     require_supported_trl()

@@ -25,9 +25,7 @@ class EnvConfig(Section):
     dead_share: float = Field(
         0.0, ge=0, le=1, description="share of training prompts on which every rollout scores 0"
     )
-    max_turns: int | None = Field(
-        None, ge=1, description="turn cap; the environment's own if unset"
-    )
+    max_turns: int | None = Field(None, ge=1, description="turn cap; unset: its own")
     max_actions: int | None = Field(None, ge=1, description="action budget of an episode")
     actions_per_turn: int | None = Field(None, ge=1, description="actions that run of one answer")
     format_penalty: float = Field(-0.1, le=0, description="added per turn without a valid answer")
@@ -56,10 +54,8 @@ class RolloutConfig(Section):
     prompts: int = Field(8, ge=1, description="prompt groups P in a batch")
     group_size: int = Field(8, ge=1, description="rollouts G of each prompt")
     temperature: float = Field(1.0, gt=0, description="sampling temperature of training rollouts")
-    max_new_tokens: int = Field(0, ge=0, description="sampled tokens a turn; 0: 96 or 400 by style")
-    context_limit: int = Field(
-        0, ge=0, description="tokens an episode may hold; 0: the model's own"
-    )
+    max_new_tokens: int = Field(0, ge=0, description="sampled per turn; 0: by prompt style")
+    context_limit: int = Field(0, ge=0, description="tokens of an episode; 0: the model's")
 
 
 class FilterConfig(Section):

@@ -54,7 +54,7 @@ class StopRules:
         )
 
     def after_evaluation(self, row: Evaluation) -> str | None:
-        """Return why the run should stop after this evaluation, or None; greedy ones are ignored."""
+        """Return why to stop after this evaluation, or None; greedy ones are ignored."""
         if not self._config.on_collapse or row.decoding != "sampled":
             return None
         self._lost = self._lost + 1 if row.success < self._config.success_floor else 0
