@@ -80,7 +80,7 @@ def test_generated_answers_derived_by_hand():
     assert answers == {
         "_buy_and_give": 2 * 3 - 1,
         "_share_equally": 2,  # 1 + 3 = 4, shared by 2
-        "_price_and_change": Fraction(470, 100),  # 5.00 - 2 * 0.15
+        "_price_and_change": Fraction(970, 100),  # pays 10 for 2 * 0.15
         "_constant_speed": 2,  # 8 km/h for a quarter of an hour
         "_percent_off": 18,  # 20 less a tenth
         "_ages": 8,  # 2 * 3 + 2
