@@ -6,7 +6,6 @@ budgets or penalties: ``session.py`` wraps it into an episode and adds those.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +18,8 @@ class StepResult:
         success: True when the goal is reached (only meaningful when done).
         valid: False when the text was no action at all; the state did not change.
         info: Extra numbers to log (for example ``{"f1": 0.5}``); not shown to the policy.
+        outcome: The part of ``reward`` that pays for the outcome; None means all of it. Only
+            ``reward`` stochasticity reads it (Sokoban keeps its step costs and replaces the +10).
     """
 
     reward: float | None
@@ -26,6 +27,7 @@ class StepResult:
     success: bool = False
     valid: bool = True
     info: dict[str, float] | None = None
+    outcome: float | None = None
 
 
 class TextEnv(ABC):
@@ -35,15 +37,17 @@ class TextEnv(ABC):
     their generators: the same ``(seed, noise_seed)`` is the same episode in any process.
 
     Attributes:
+        name: What messages call it.
         instruction: What the task is, the legend of its symbols and what an answer looks like.
-        actions: The finite list of action names, or None for free text.
+        actions: The finite list of action names, or None for free text. It may depend on the
+            seed (the arms of a bandit): then it is ``()`` before the first reset.
         max_turns: Turn cap of an episode.
         max_actions: Action budget of an episode.
         actions_per_turn: How many actions of one answer run at most.
         outcomes: The declared (success, failure) outcome, used by ``reward`` stochasticity.
     """
 
-    name: ClassVar[str] = ""
+    name: str = ""
     instruction: str = ""
     actions: tuple[str, ...] | None = None
     max_turns: int = 5
@@ -78,3 +82,18 @@ class TextEnv(ABC):
         Called directly after ``reset``. The default is the first observation.
         """
         return self.observe()
+
+    def optimal_actions(self) -> frozenset[str]:
+        """Return the best next actions from the current state; empty when no solver knows any.
+
+        The warm start of the embedded policy imitates them. The default is the empty set.
+        """
+        return frozenset()
+
+    def settle(self) -> float:
+        """Return a last reward for an episode that a cap ended before the environment was done.
+
+        The session calls it once, at the cap, and adds the value to the last turn's reward. The
+        default is 0; ``reward`` stochasticity pays its coin here.
+        """
+        return 0.0
