@@ -1,0 +1,118 @@
+"""Degenerate patterns in reasoning text: repetition, broken tags, facts from nowhere."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+DUPLICATION_FLAG = 0.25
+SENTENCE_CHARACTERS = 20
+_SENTENCE_END = re.compile(r"[.!?。！？]+[\s]+|[。！？]+|\n+")
+_SPACE = re.compile(r"\s+")
+_FACT = re.compile(r"\d+(?:\.\d+)?|\b[A-Z][a-z]+\b")
+_SENTENCE_START = re.compile(r"(?:^|[.!?:\n])\s*$")
+
+
+def sentence_duplication(text: str) -> float | None:
+    """Return the share of sentences that occur at least twice.
+
+    Sentences of at least 20 characters count, lower-cased and with white space normalized; they
+    end at ``. ! ?`` before a space, at their full-width forms, or at a line break. A share of
+    ``DUPLICATION_FLAG`` (0.25) or more is a sign of degeneration. None without such a sentence.
+    """
+    sentences = [
+        sentence
+        for part in _SENTENCE_END.split(text)
+        if len(sentence := _SPACE.sub(" ", part).strip().lower().rstrip(".!?"))
+        >= SENTENCE_CHARACTERS
+    ]
+    if not sentences:
+        return None
+    return sum(count for count in Counter(sentences).values() if count >= 2) / len(sentences)
+
+
+def repeated_ngram_mass(words: Sequence[str], n: int) -> float | None:
+    """Return the share of n-grams that occur at least twice; None with fewer than n words."""
+    total = len(words) - n + 1
+    if total < 1:
+        return None
+    counts = Counter(zip(*(words[offset:] for offset in range(n)), strict=False))
+    return (total - sum(count for count in counts.values() if count == 1)) / total
+
+
+def unique_token_ratio(words: Sequence[str]) -> float | None:
+    """Return different words divided by words; None for an empty text."""
+    return len(set(words)) / len(words) if words else None
+
+
+def tag_fault(text: str, tag: str = "think", *, opened_by_prompt: bool = False) -> str | None:
+    """Return ``unclosed``, ``repeated``, ``missing`` or None for a tag that is used once, properly.
+
+    Args:
+        text: The completion as sampled.
+        tag: Name of the tag.
+        opened_by_prompt: True when the prompt ends with the opening tag.
+    """
+    opened = text.count(f"<{tag}>") + opened_by_prompt
+    closed = text.count(f"</{tag}>")
+    if opened == 0 and closed == 0:
+        return "missing"
+    if opened > 1 or closed > 1:
+        return "repeated"
+    return "unclosed" if closed < opened else ("missing" if opened < closed else None)
+
+
+def ungrounded_facts(reasoning: str, sources: Iterable[str]) -> float | None:
+    """Return the share of the reasoning's facts that no source mentions.
+
+    Facts are numbers (a coordinate is two of them; 2 and 2.0 are the same) and capitalized words
+    that do not open a sentence. ``sources`` are the observation and the earlier turns. A count of
+    the model's own ("step 3") is a number too, so this is an upper bound on invention. None when
+    the reasoning states no fact.
+    """
+    facts = _facts(reasoning)
+    if not facts:
+        return None
+    known = {fact for source in sources for fact in _facts(source, any_word=True)}
+    return sum(fact not in known for fact in facts) / len(facts)
+
+
+def _facts(text: str, any_word: bool = False) -> list[str]:
+    """Return numbers and names in order; with ``any_word`` also sentence-opening words."""
+    facts = []
+    for match in _FACT.finditer(text):
+        word = match.group()
+        if word[0].isdigit():
+            facts.append(f"{float(word):g}")
+        elif any_word or not _SENTENCE_START.search(text[: match.start()]):
+            facts.append(word.lower())
+    return facts
+
+
+def degeneration_metrics(texts: Iterable[str]) -> dict[str, float | None]:
+    """Return the means over texts of every pattern that needs the text alone.
+
+    ``sentence_duplication``, ``duplication_flagged`` (share of texts at or over the flag),
+    ``repeated_5gram_mass``, ``repeated_10gram_mass``, ``unique_token_ratio``. A text for which a
+    pattern is undefined does not count for it; a pattern that no text defines is None.
+    """
+    columns: dict[str, list[float]] = {
+        "sentence_duplication": [],
+        "duplication_flagged": [],
+        "repeated_5gram_mass": [],
+        "repeated_10gram_mass": [],
+        "unique_token_ratio": [],
+    }
+    for text in texts:
+        words = text.split()
+        duplication = sentence_duplication(text)
+        values = {
+            "sentence_duplication": duplication,
+            "duplication_flagged": None if duplication is None else duplication >= DUPLICATION_FLAG,
+            "repeated_5gram_mass": repeated_ngram_mass(words, 5),
+            "repeated_10gram_mass": repeated_ngram_mass(words, 10),
+            "unique_token_ratio": unique_token_ratio(words),
+        }
+        for name, value in values.items():
+            if value is not None:
+                columns[name].append(float(value))
+    return {name: sum(v) / len(v) if v else None for name, v in columns.items()}
