@@ -9,6 +9,8 @@ from ragen2_cli.envs.base import StepResult, TextEnv
 
 REGISTRY: dict[str, str] = {
     "frozenlake": "ragen2_cli.envs.frozenlake:FrozenLake",
+    "sokoban": "ragen2_cli.envs.sokoban:Sokoban",
+    "sokoban-large": "ragen2_cli.envs.sokoban:SokobanLarge",
 }
 
 __all__ = ["REGISTRY", "StepResult", "TextEnv", "environment_class", "make", "options_of"]
