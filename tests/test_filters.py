@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen2_cli.core.filters import KEEPS, MASSES, PRESETS, STRATEGIES, GroupFilter
@@ -225,6 +225,7 @@ RULES = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(RULES, BATCHES, st.integers(0, 1000))
 def test_permuting_groups_keeps_the_same_scores(rule, rewards, seed):
     order = np.random.default_rng(seed).permutation(len(rewards))
@@ -233,6 +234,7 @@ def test_permuting_groups_keeps_the_same_scores(rule, rewards, seed):
     assert sorted(plain.score_P[plain.kept]) == pytest.approx(sorted(mixed.score_P[mixed.kept]))
 
 
+@settings(deadline=None)
 @given(VALUES, BATCHES, st.sampled_from([0.1, 0.01, 1e-6, 3.0, 1e6]))
 def test_scaling_rewards_never_changes_the_default_rule(value, rewards, factor):
     rule = GroupFilter(value=value)
@@ -240,6 +242,7 @@ def test_scaling_rewards_never_changes_the_default_rule(value, rewards, factor):
     assert rule.select(rewards).kept.tolist() == rule.select(scaled).kept.tolist()
 
 
+@settings(deadline=None)
 @given(RULES, BATCHES)
 def test_kept_is_a_prefix_of_the_sorted_candidates(rule, rewards):
     selection = rule.select(rewards)
@@ -256,6 +259,7 @@ def test_kept_is_a_prefix_of_the_sorted_candidates(rule, rewards):
             assert gap > 1e-9 * abs(selection.score_P[index]) or index < dropped
 
 
+@settings(deadline=None)
 @given(BATCHES, st.sampled_from(MASSES), st.sampled_from(["top-p", "top-k"]))
 def test_a_larger_value_never_keeps_fewer(rewards, mass, strategy):
     kept: set[int] = set()
@@ -265,6 +269,7 @@ def test_a_larger_value_never_keeps_fewer(rewards, mass, strategy):
         kept = now
 
 
+@settings(deadline=None)
 @given(BATCHES)
 def test_dead_groups_have_score_and_weight_zero_and_the_rest_do_not(rewards):
     selection = GroupFilter().select(rewards)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen2_cli.core.groups import (
@@ -137,6 +137,7 @@ def test_unknown_scale_suggests_the_close_one():
         advantages([[1, 0]], "groups")  # type: ignore[arg-type]
 
 
+@settings(deadline=None)
 @given(REWARDS)
 def test_advantages_sum_to_zero_and_ignore_a_shift(rewards):
     for scale in ("group", "batch", "none"):
@@ -148,6 +149,7 @@ def test_advantages_sum_to_zero_and_ignore_a_shift(rewards):
             assert advantages(shifted, scale) == pytest.approx(advantage, abs=1e-9)
 
 
+@settings(deadline=None)
 @given(REWARDS, st.integers(0, 1000))
 def test_statistics_do_not_depend_on_the_order_of_rollouts(rewards, seed):
     order = np.random.default_rng(seed).permutation(4)
