@@ -1,4 +1,4 @@
-"""The house has one direction: imports follow the module map, and heavy ones stay in their rooms."""
+"""The house has one direction: imports follow the module map; heavy ones stay in their rooms."""
 
 import ast
 from pathlib import Path
