@@ -11,6 +11,8 @@ REGISTRY: dict[str, str] = {
     "frozenlake": "ragen2_cli.envs.frozenlake:FrozenLake",
     "sokoban": "ragen2_cli.envs.sokoban:Sokoban",
     "sokoban-large": "ragen2_cli.envs.sokoban:SokobanLarge",
+    "countdown": "ragen2_cli.envs.countdown:Countdown",
+    "bandit": "ragen2_cli.envs.bandit:Bandit",
 }
 
 __all__ = ["REGISTRY", "StepResult", "TextEnv", "environment_class", "make", "options_of"]
@@ -30,6 +32,10 @@ def environment_class(name_or_path: str) -> type[TextEnv]:
         module, _, attribute = REGISTRY[name_or_path].partition(":")
         found: type[TextEnv] = vars(import_module(module))[attribute]
         return found
+    if ":" in name_or_path:
+        from ragen2_cli.envs.user import load_class
+
+        return load_class(name_or_path)
     raise UserError(
         f"unknown environment '{name_or_path}'{did_you_mean(name_or_path, REGISTRY)}; "
         f"known: {', '.join(REGISTRY)}, or your own as path/to/file.py:Class"
@@ -60,8 +66,12 @@ def make(
         UserError: Unknown name or option, a value out of range, or a kind of stochasticity that
             this environment cannot have.
     """
+    from ragen2_cli.envs.stochastic import check_kind, wrap
     from ragen2_cli.errors import UserError, did_you_mean
 
+    check_kind(kind)
+    if not 0 <= stochasticity <= 1:
+        raise UserError(f"stochasticity must be a fraction from 0 to 1, not {stochasticity}")
     cls = environment_class(name_or_path)
     known = options_of(cls)
     for option in options:
@@ -70,4 +80,17 @@ def make(
                 f"environment '{name_or_path}' has no option '{option}'"
                 f"{did_you_mean(option, known)}; known: {', '.join(known) or 'none'}"
             )
-    return cls(**options)
+    if stochasticity and kind == "slip":
+        if "slip" not in known:
+            raise UserError(
+                f"environment '{name_or_path}' cannot slip (frozenlake can); "
+                "use stochasticity of kind 'action' or 'reward'"
+            )
+        options = {**options, "slip": stochasticity}
+    if name_or_path in REGISTRY:
+        env = cls(**options)
+    else:
+        from ragen2_cli.envs.user import build
+
+        env = build(cls, name_or_path, options)
+    return wrap(env, stochasticity, kind) if stochasticity and kind != "slip" else env
