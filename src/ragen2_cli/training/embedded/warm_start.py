@@ -1,0 +1,213 @@
+"""Build the embedded policy: a Llama of 0.36 M parameters, taught to imitate demonstrations.
+
+Everything follows from one seed: demonstrations, tokenizer, first weights, order. On the same
+versions and one thread the same seed gives the same bytes.
+"""
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ragen2_cli.training.embedded.demonstrations import Demonstration, stream, token_row
+from ragen2_cli.training.embedded.narrators import NARRATORS
+from ragen2_cli.training.embedded.tokenizer import build_tokenizer
+from ragen2_cli.training.models import STYLE_KEY
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from ragen2_cli.rollout.template import ChatTemplate
+
+Row = tuple[list[int], list[int]]
+IGNORED = -100
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStart:
+    """Settings of the warm start.
+
+    Attributes:
+        seed: Decides everything.
+        steps: Optimizer steps.
+        episodes: Demonstrated episodes per step.
+        lr: Peak learning rate; 50 steps of warm-up, then constant, falling over the last half.
+        width: Hidden size.
+        layers: Number of layers.
+        heads: Attention heads.
+        mlp: Width of the feed-forward layers.
+        initializer_range: Standard deviation of the first weights; 0.02 learns far slower.
+        tokenizer_episodes: Episodes of each environment that the tokenizer is trained on.
+        part: Rows per forward pass; small parts stay in the processor's cache.
+    """
+
+    seed: int = 0
+    steps: int = 600
+    episodes: int = 16
+    lr: float = 4e-3
+    width: int = 96
+    layers: int = 3
+    heads: int = 4
+    mlp: int = 256
+    initializer_range: float = 0.08
+    tokenizer_episodes: int = 200
+    part: int = 4
+
+
+DEFAULTS = WarmStart()
+
+
+def with_steps(config: WarmStart, *, seed: int, steps: int | None) -> WarmStart:
+    """Return the settings with another seed and, unless None, another number of steps."""
+    return replace(config, seed=seed, steps=config.steps if steps is None else steps)
+
+
+def demonstrations(seed: int) -> dict[str, Iterator[Demonstration]]:
+    """Return one endless stream of demonstrations per environment."""
+    from ragen2_cli.envs import make
+
+    return {
+        name: stream(make(name), narrator, seed, np.random.default_rng((seed, at)))
+        for at, (name, (narrator, _)) in enumerate(NARRATORS.items())
+    }
+
+
+def make_tokenizer(config: WarmStart) -> "PreTrainedTokenizerFast":
+    """Return the tokenizer, trained on the first demonstrations of every environment."""
+    texts = [
+        text
+        for flow in demonstrations(config.seed).values()
+        for shown in itertools.islice(flow, config.tokenizer_episodes)
+        for exchange in shown.exchanges
+        for text in exchange
+    ]
+    return build_tokenizer(texts)
+
+
+def make_model(config: WarmStart, tokenizer: "PreTrainedTokenizerFast") -> "LlamaForCausalLM":
+    """Return the untrained policy."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=config.width,
+        intermediate_size=config.mlp,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.heads,
+        max_position_embeddings=2048,
+        initializer_range=config.initializer_range,
+        tie_word_embeddings=True,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+    )
+    shape.update({STYLE_KEY: "compact"})
+    torch.manual_seed(config.seed)
+    return LlamaForCausalLM(shape)
+
+
+def learning_rate(config: WarmStart, step: int) -> float:
+    """Return the learning rate of a step (0-based)."""
+    rise = min(1.0, (step + 1) / 50)
+    fall = min(1.0, max(0.02, 2 * (config.steps - step) / config.steps))
+    return config.lr * rise * fall
+
+
+def masked_loss(model: "LlamaForCausalLM", rows: list[Row], pad: int) -> "torch.Tensor":
+    """Return the sum of -log p over the tokens whose mask is 1 (the first token has no p)."""
+    import torch
+    from torch.nn.functional import cross_entropy
+
+    longest = max(len(ids) for ids, _ in rows)
+    ids_B_T = torch.full((len(rows), longest), pad)
+    labels_B_T = torch.full((len(rows), longest), IGNORED)
+    for at, (ids, mask) in enumerate(rows):
+        ids_B_T[at, : len(ids)] = torch.tensor(ids)
+        own = torch.tensor(ids).masked_fill(torch.tensor(mask) == 0, IGNORED)
+        labels_B_T[at, : len(ids)] = own
+    hidden_B_T_H = model.model(input_ids=ids_B_T, use_cache=False).last_hidden_state
+    said_B_T = labels_B_T[:, 1:] != IGNORED
+    logits_N_V = model.lm_head(hidden_B_T_H[:, :-1][said_B_T])
+    return cross_entropy(logits_N_V, labels_B_T[:, 1:][said_B_T], reduction="sum")
+
+
+def train(
+    model: "LlamaForCausalLM",
+    template: "ChatTemplate",
+    config: WarmStart,
+    progress: Callable[[int, float], None] = lambda step, loss: None,
+) -> float:
+    """Imitate fresh demonstrations for ``config.steps`` steps; return the last loss (nats/token).
+
+    Args:
+        model: Changed in place.
+        template: Renders the episodes.
+        config: Settings.
+        progress: Called with (steps done, loss) after every step.
+    """
+    import torch
+
+    flows = demonstrations(config.seed + 1)
+    names = list(NARRATORS)
+    shares = np.array([NARRATORS[name][1] for name in names])
+    rng = np.random.default_rng((config.seed, 0xDE))
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=config.lr, betas=(0.9, 0.99), weight_decay=0.01
+    )
+    pad = template.tokenizer.pad_token_id
+    loss = float("nan")
+    for step in range(config.steps):
+        optimizer.param_groups[0]["lr"] = learning_rate(config, step)
+        picks = rng.choice(names, config.episodes, p=shares / shares.sum())
+        rows = [token_row(next(flows[str(name)]), template) for name in picks]
+        rows.sort(key=lambda row: len(row[0]))
+        tokens = sum(sum(mask) for _, mask in rows)
+        loss = 0.0
+        for start in range(0, len(rows), config.part):
+            part = masked_loss(model, rows[start : start + config.part], pad) / tokens
+            part.backward()
+            loss += part.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        progress(step + 1, loss)
+    return loss
+
+
+def build(
+    out: Path,
+    config: WarmStart,
+    progress: Callable[[int, float], None] = lambda step, loss: None,
+    *,
+    threads: int = 1,
+) -> dict[str, object]:
+    """Build tokenizer and policy and write them to a folder.
+
+    Args:
+        out: Folder; made when missing.
+        config: Settings.
+        progress: As in :func:`train`.
+        threads: CPU threads; the same bytes come out only for 1.
+
+    Returns:
+        The provenance that is also written, as ``provenance.json``.
+    """
+    import torch
+
+    from ragen2_cli.rollout.template import ChatTemplate
+    from ragen2_cli.training.embedded.files import write
+
+    torch.set_num_threads(threads)
+    began = time.perf_counter()
+    tokenizer = make_tokenizer(config)
+    model = make_model(config, tokenizer)
+    loss = train(model, ChatTemplate(tokenizer), config, progress)
+    seconds = time.perf_counter() - began
+    return write(out, model, tokenizer, asdict(config), loss, seconds)
