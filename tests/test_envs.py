@@ -29,7 +29,7 @@ from ragen2_cli.envs.splits import (
 from ragen2_cli.errors import UserError
 
 PLANNING = ["frozenlake", "sokoban", "sokoban-large", "countdown", "bandit"]
-FAST = [name for name in PLANNING if name != "sokoban-large"]
+QUICK = [name for name in PLANNING if name != "sokoban-large"]
 VARIANTS = [(name, 0.0, "slip") for name in PLANNING] + [
     ("frozenlake", 0.5, "slip"),
     ("sokoban", 0.5, "action"),
@@ -90,7 +90,7 @@ def test_a_finished_episode_never_pays_twice(name):
         env.step("Up")
 
 
-@pytest.mark.parametrize("name", FAST)
+@pytest.mark.parametrize("name", [*QUICK, pytest.param("sokoban-large", marks=pytest.mark.slow)])
 def test_train_and_heldout_boards_are_disjoint(name):
     env = make(name)
     held = heldout_seeds(env)

@@ -84,6 +84,17 @@ def test_reward_noise_keeps_the_step_costs_of_sokoban():
     assert seen == {0.7, 10.7}
 
 
+def test_the_coin_is_paid_when_the_context_ends_the_episode():
+    paid = set()
+    for noise in range(16):
+        env = make("frozenlake", stochasticity=1.0, kind="reward")
+        session = Session(env, seed=1, noise_seed=noise, limits=Limits.of(env))
+        session.submit("junk")
+        session.abort("context_limit")
+        paid.add(session.outcome)
+    assert paid == {0.0, 1.0}
+
+
 def test_the_coin_belongs_to_the_rollout():
     env = make("frozenlake", stochasticity=1.0, kind="reward")
     outcomes = [play(env, 2, noise, solve=True)[1] for noise in range(16)]

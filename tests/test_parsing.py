@@ -1,7 +1,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragen2_cli.envs.parsing import Parsed, match_actions, parse, split_actions
@@ -73,6 +73,7 @@ def test_match_is_case_insensitive_and_separates_unknown_names():
     assert match_actions(["any text"], None) == (["any text"], [])
 
 
+@settings(deadline=None)
 @given(st.one_of(st.text(), st.lists(st.sampled_from(TAGS)).map("".join)))
 def test_any_string_parses_and_the_pair_is_really_there(completion):
     parsed = parse(completion)

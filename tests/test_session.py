@@ -1,6 +1,8 @@
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ragen2_cli.envs import make
 from ragen2_cli.envs.base import StepResult, TextEnv
@@ -185,6 +187,40 @@ def test_compact_style_is_the_bare_observation():
     assert play.messages == [{"role": "user", "content": play.env.observe()}]
     assert play.submit("junk") == "!\n" + play.env.observe()
     assert play.submit(say(min(play.env.optimal_actions()))) == play.env.observe()
+
+
+FRAGMENTS = [
+    "<think>",
+    "</think>",
+    "<answer>",
+    "</answer>",
+    "||",
+    "Up",
+    "Left",
+    "1+",
+    "(",
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("name", ["frozenlake", "sokoban", "countdown", "bandit"])
+@settings(deadline=None)
+@given(
+    st.lists(st.one_of(st.text(), st.lists(st.sampled_from(FRAGMENTS)).map("".join)), max_size=6)
+)
+def test_no_completion_crashes_an_episode_and_the_books_balance(name, completions):
+    env = make(name)
+    play = session(env)
+    for completion in completions:
+        if not play.done:
+            play.submit(completion)
+    assert len(play.turns) <= play.limits.max_turns
+    assert sum(len(turn.actions) for turn in play.turns) <= play.limits.max_actions
+    for turn in play.turns:
+        assert turn.penalty == (0.0 if turn.valid else -0.1)
+        assert turn.valid <= bool(turn.actions)
+    penalties = sum(turn.penalty for turn in play.turns)
+    assert play.episode_return == pytest.approx(play.outcome + penalties)
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,9 @@ class TextEnv(ABC):
         return frozenset()
 
     def settle(self) -> float:
-        """Return a last reward for an episode that a cap ended before the environment was done.
+        """Return a last reward for an episode that a limit ended before the environment was done.
 
-        The session calls it once, at the cap, and adds the value to the last turn's reward. The
-        default is 0; ``reward`` stochasticity pays its coin here.
+        The session calls it once (action budget, turn cap or context limit) and adds the value to
+        the last turn's reward. The default is 0; ``reward`` stochasticity pays its coin here.
         """
         return 0.0

@@ -49,6 +49,8 @@ def play(
     while not session.done:
         write(f"\nturn {len(session.turns) + 1} of {limits.max_turns}\n{env.observe()}")
         line = read()
+        while line is not None and not line.strip():
+            line = read()
         if line is None or line.strip().casefold() in QUIT:
             return None
         session.submit(f"</think><answer>{to_answer(line, env.actions)}</answer>")

@@ -5,7 +5,7 @@ turn and sends the returned user message, until it gets None.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ragen2_cli.envs import wording
@@ -141,12 +141,18 @@ class Session:
     def abort(self, status: Status) -> None:
         """End the episode from outside, usually with ``context_limit``.
 
+        What is earned stays earned; after ``grader_error`` the episode has no score.
+
         Raises:
             RuntimeError: When the episode is already over.
         """
         if self._status is not None:
             raise RuntimeError(f"the episode is already over ({self._status})")
         self._status = status
+        last = self._turns[-1] if self._turns else None
+        if status == "context_limit" and last is not None and last.reward is not None:
+            owed = 0.0 if self.silent else self.env.settle()
+            self._turns[-1] = replace(last, reward=last.reward + owed)
 
     @property
     def done(self) -> bool:
