@@ -84,6 +84,7 @@ def test_stochasticity_works_on_a_users_environment(tmp_path):
             "raise KeyError('door')",
             r"step\(\) raised KeyError: 'door' \(mine.py line 9\) \(seed 3\)",
         ),
+        ("import json; json.loads('{')", r"raised JSONDecodeError: .* \(mine.py line 9\)"),
         ("return StepResult('1')", r"step\(\) returned the reward '1', not a finite number"),
         ("return StepResult(float('nan'))", r"returned the reward nan"),
         ("return StepResult(True)", r"returned the reward True"),

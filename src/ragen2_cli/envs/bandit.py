@@ -36,7 +36,8 @@ class Bandit(TextEnv):
     probability ``chance``, else 0. Success is choosing the daring arm, whatever it pays.
 
     Args:
-        chance: Probability that the daring arm pays; above 0.1, so that it is the better one.
+        chance: Probability that the daring arm pays; from 0.1 (as good as
+            the calm one on average) to 1.
     """
 
     name = "bandit"

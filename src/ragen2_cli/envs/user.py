@@ -27,10 +27,10 @@ def load_class(spec: str) -> type[TextEnv]:
         UserError: When the file is missing, cannot be imported, or holds no such environment.
     """
     location, _, name = spec.rpartition(":")
-    path = Path(location).expanduser()
+    path = _file(spec)
     if not path.is_file():
         raise UserError(f"environment file '{location}' does not exist (from --env {spec})")
-    module = _load_module(path.resolve())
+    module = _load_module(path)
     classes = {
         key: value
         for key, value in vars(module).items()
@@ -47,6 +47,11 @@ def load_class(spec: str) -> type[TextEnv]:
     return classes[name]
 
 
+def _file(spec: str) -> Path:
+    """Return the absolute path in ``path/to/file.py:Class``."""
+    return Path(spec.rpartition(":")[0]).expanduser().resolve()
+
+
 def build(cls: type[TextEnv], spec: str, options: dict[str, object]) -> "UserEnv":
     """Return the checked environment.
 
@@ -56,7 +61,9 @@ def build(cls: type[TextEnv], spec: str, options: dict[str, object]) -> "UserEnv
     try:
         env = cls(**options)
     except Exception as error:
-        raise UserError(f"environment {spec}: __init__() raised {_describe(error)}") from error
+        raise UserError(
+            f"environment {spec}: __init__() raised {_describe(error, _file(spec))}"
+        ) from error
     return UserEnv(env, spec)
 
 
@@ -75,7 +82,7 @@ def _load_module(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[module_name]
-        raise UserError(f"cannot import {path}: {_describe(error)}") from error
+        raise UserError(f"cannot import {path}: {_describe(error, path)}") from error
     finally:
         sys.path.remove(str(path.parent))
     return module
@@ -152,7 +159,7 @@ class UserEnv(EnvWrapper):
         try:
             yield
         except Exception as error:
-            raise self._fault(method, f"raised {_describe(error)}") from error
+            raise self._fault(method, f"raised {_describe(error, _file(self._spec))}") from error
 
     def _fault(self, method: str, what: str) -> UserError:
         at = "" if self._seed is None else f" (seed {self._seed})"
@@ -193,14 +200,13 @@ def _kind(value: object) -> str:
     return "nothing" if value is None else f"a value of type {type(value).__name__}"
 
 
-def _describe(error: Exception) -> str:
-    """Return type, message and the line of the user's file where an exception came from."""
+def _describe(error: Exception, path: Path) -> str:
+    """Return type, message and the last line of the user's file that led to an exception."""
     frame = error.__traceback__
-    line = None
+    line = ""
     while frame is not None:
-        name = frame.tb_frame.f_code.co_filename
-        if not name.startswith("<") and "importlib" not in name:
-            line = f"{Path(name).name} line {frame.tb_lineno}"
+        if frame.tb_frame.f_code.co_filename == str(path):
+            line = f" ({path.name} line {frame.tb_lineno})"
         frame = frame.tb_next
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:200]}" + (f" ({line})" if line else "")
+    return f"{type(error).__name__}: {text[:200]}{line}"
