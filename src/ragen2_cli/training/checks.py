@@ -1,0 +1,51 @@
+"""What a trainer refuses before its first step."""
+
+from typing import Any
+
+from torch import nn
+
+from ragen2_cli.errors import UserError
+
+
+def require_trainable(model: nn.Module) -> None:
+    """Refuse a model, or a PEFT model's active adapter, whose parameters are all frozen.
+
+    Raises:
+        UserError: Nothing would be trained.
+    """
+    from peft import PeftModel
+
+    trainable = [name for name, weight in model.named_parameters() if weight.requires_grad]
+    if isinstance(model, PeftModel):
+        marks = [f".{adapter}." for adapter in model.active_adapters]
+        trainable = [name for name in trainable if any(mark in f"{name}." for mark in marks)]
+        if not trainable:
+            raise UserError(
+                "model: the adapter is frozen, nothing would be trained; load it with"
+                " PeftModel.from_pretrained(..., is_trainable=True)"
+            )
+    if not trainable:
+        raise UserError("model: no parameter requires a gradient, nothing would be trained")
+
+
+def require_reference(model: object, args: Any, peft_config: object) -> None:
+    """Refuse full fine-tuning with a KL term when the start model exists only in memory.
+
+    TRL builds the reference model by loading the start model a second time, by its name.
+
+    Args:
+        model: The trainer's model: a name, a model or a PEFT model.
+        args: The trainer's ``GRPOConfig``, or None.
+        peft_config: The adapter that the trainer will add, or None.
+
+    Raises:
+        UserError: The model has no name to load it by.
+    """
+    from transformers import PreTrainedModel
+
+    in_memory = isinstance(model, PreTrainedModel) and not model.config._name_or_path
+    if args is not None and args.beta != 0.0 and in_memory and peft_config is None:
+        raise UserError(
+            "beta: the KL reference is loaded by the model's name, but this model exists only in"
+            " memory; save it and load it from its folder, train an adapter, or set beta to 0"
+        )

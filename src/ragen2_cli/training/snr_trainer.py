@@ -1,0 +1,364 @@
+"""TRL's GRPO trainer with a group filter, compaction and normalizers over the whole batch.
+
+Every override calls the method it overrides. What changes against ``GRPOTrainer``:
+
+- Groups that the filter drops, and rows without a score, are removed before the reference pass and
+  the update. Dead groups have advantages of exactly 0.
+- Every remaining row lands in exactly one micro-batch, whatever ``steps_per_generation`` and
+  ``gradient_accumulation_steps`` are; micro-batches may differ in size or be empty.
+- Terms that TRL averages within a micro-batch are weighted so that each row (or token) counts the
+  same wherever it lands (``microbatches.py``).
+- A step with nothing to train on leaves weights and optimizer state untouched.
+"""
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ragen2_cli.core.filters import GIVEN_SCORES, GroupFilter, Selection
+from ragen2_cli.core.groups import LossScaling, group_stats, loss_scaling_factor
+from ragen2_cli.errors import UserError, did_you_mean
+from ragen2_cli.training.checks import require_reference, require_trainable
+from ragen2_cli.training.compaction import Batch, loss_mask, take_rows, trim_padding
+from ragen2_cli.training.logprobs import CompletionScorer, score_in_chunks
+from ragen2_cli.training.microbatches import LOSS_NORMALIZERS, Share, micro_batches
+from ragen2_cli.training.selection import (
+    Floats,
+    score_from_rows,
+    selection_metrics,
+    shape_advantages,
+    weighted_rewards,
+)
+from ragen2_cli.training.versions import require_supported_trl
+
+require_supported_trl()
+
+from accelerate.utils import is_peft_model  # noqa: E402 - only after the version is accepted
+from trl import GRPOTrainer  # noqa: E402
+from trl.trainer.utils import use_adapter  # noqa: E402
+
+SpreadRewards = Callable[[list[dict[str, Any]], Floats], Sequence[float]]
+
+
+class SnrGRPOTrainer(GRPOTrainer):
+    """``GRPOTrainer`` that trains on the groups a filter keeps.
+
+    Attributes:
+        last_selection: The filter's decision about the newest generation batch.
+        empty_steps: Optimizer steps so far that had nothing to train on.
+        stop_reason: Why training was stopped early, empty when it was not.
+    """
+
+    last_selection: Selection | None = None
+    empty_steps: int = 0
+    stop_reason: str = ""
+
+    # The parents set these without a type, or with a narrower one.
+    args: Any
+    model: Any
+    num_generations: int
+    pad_to_multiple_of: int | None
+    _buffered_inputs: Any
+    _logs: Any
+
+    def __init__(
+        self,
+        *args: Any,
+        group_filter: GroupFilter | None = None,
+        loss_scaling: LossScaling = "none",
+        soft_weighting: bool = False,
+        spread_rewards: SpreadRewards | None = None,
+        max_empty_batches: int = 5,
+        tokens_per_forward: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Take everything ``GRPOTrainer`` takes, and what is about the filter.
+
+        Args:
+            *args: Passed on to ``GRPOTrainer``.
+            group_filter: Chooses the groups to train on; without one every group stays.
+            loss_scaling: Multiply advantages by the kept share of groups (``linear``) or its root.
+            soft_weighting: Multiply advantages by a group's spread over the largest spread.
+            spread_rewards: Called with the process's inputs and their rewards (N,), returns the
+                numbers whose spread the filter judges, such as the outcome without penalties.
+            max_empty_batches: Stop after this many generation batches in a row that left nothing
+                to train on.
+            tokens_per_forward: Padded tokens in one forward pass, within a micro-batch; 4096 on a
+                CPU and 32768 elsewhere when not given.
+            **kwargs: Passed on to ``GRPOTrainer``.
+
+        Raises:
+            UserError: Nothing to train (a frozen adapter), an unknown loss type, or an argument
+                outside its range.
+        """
+        loss_scaling_factor(1, 1, loss_scaling)
+        if max_empty_batches < 1:
+            raise UserError(f"max_empty_batches: must be 1 or more, got {max_empty_batches}")
+        given = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments
+        require_reference(given.get("model"), given.get("args"), given.get("peft_config"))
+        super().__init__(*args, **kwargs)
+        require_trainable(self.model)
+        if self.loss_type not in LOSS_NORMALIZERS:
+            hint = did_you_mean(self.loss_type, LOSS_NORMALIZERS)
+            raise UserError(f"loss_type: '{self.loss_type}' is not supported{hint}")
+        self.group_filter = group_filter or GroupFilter(strategy="none")
+        self.loss_scaling: LossScaling = loss_scaling
+        self.soft_weighting = soft_weighting
+        self.spread_rewards = spread_rewards
+        self.max_empty_batches = max_empty_batches
+        on_cpu = self.accelerator.device.type == "cpu"
+        self.tokens_per_forward = tokens_per_forward or (4096 if on_cpu else 32768)
+        self._rewards_N: Floats = np.zeros(0)
+        self._generated: tuple[Batch, Batch] | None = None
+        self._empty_batches = 0
+        self._window_tokens = 0
+        self._entropy_weight = 1.0
+
+    def on_selection(
+        self,
+        selection: Selection,
+        advantages_N: Floats,
+        rewards_N: Floats,
+        inputs: list[dict[str, Any]],
+    ) -> None:
+        """Observe a selection; subclasses override it. Called once per generation batch.
+
+        Args:
+            selection: The filter's decision over the batch of all processes.
+            advantages_N: Final advantages of all rows, dropped ones included.
+            rewards_N: Raw weighted rewards of all rows; NaN is unscored.
+            inputs: The inputs of this process's rows, with the rollout function's extra fields.
+        """
+
+    def _calculate_rewards(
+        self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
+    ) -> Tensor:
+        rewards_N_F: Tensor = super()._calculate_rewards(
+            inputs, prompts, completions, completion_ids_list
+        )
+        self._rewards_N = weighted_rewards(rewards_N_F.cpu().numpy(), self.reward_weights.numpy())
+        return rewards_N_F
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
+        if not self.model.training:
+            evaluated: Batch = super()._generate_and_score_completions(inputs)
+            return evaluated
+        beta, self.beta = self.beta, 0.0  # the reference pass can wait for the filter
+        try:
+            batch: Batch = super()._generate_and_score_completions(inputs)
+        finally:
+            self.beta = beta
+        if batch.get("num_images") is not None or "pixel_values" in batch:
+            raise UserError("SnrGRPOTrainer: images are not supported yet; use GRPOTrainer")
+        kept = trim_padding(self._filter(batch, inputs), self.pad_to_multiple_of or 1)
+        if self.beta != 0.0:
+            kept["ref_per_token_logps"] = self._reference_logps(kept)
+        self._generated = (kept, take_rows(batch, torch.arange(1)))
+        return kept
+
+    def _filter(self, batch: Batch, inputs: list[dict[str, Any]]) -> Batch:
+        """Select groups over all processes; return this process's kept rows and new counts."""
+        rewards_N, group_size = self._rewards_N, self.num_generations
+        rows = len(inputs)
+        start = self.accelerator.process_index * rows
+        spread_N = rewards_N
+        if self.spread_rewards is not None:
+            local = self.spread_rewards(inputs, rewards_N[start : start + rows])
+            spread_N = self._gather(np.asarray(local, dtype=np.float64))
+        stats = group_stats(rewards_N.reshape(-1, group_size))
+        selection = self.group_filter.select(
+            spread_N.reshape(-1, group_size), score_P=self._given_score(batch)
+        )
+        advantages_N = shape_advantages(
+            self._gather(batch["advantages"]),
+            rewards_N,
+            stats,
+            selection,
+            loss_scaling=self.loss_scaling,
+            soft_weighting=self.soft_weighting,
+        )
+        kept_N = np.isin(np.arange(len(rewards_N)) // group_size, selection.kept)
+        kept_N &= ~np.isnan(rewards_N)
+        mine = slice(start, start + rows)
+        batch["advantages"] = torch.as_tensor(advantages_N[mine]).to(batch["advantages"])
+        kept = take_rows(batch, torch.as_tensor(np.flatnonzero(kept_N[mine])))
+        tokens = loss_mask(kept).sum()
+        kept["num_items_in_batch"] = self.accelerator.gather(tokens).sum()
+        self.last_selection = selection
+        self._record(batch, kept, selection_metrics(selection, stats), advantages_N, kept_N)
+        self.on_selection(selection, advantages_N, rewards_N, inputs)
+        return kept
+
+    def _given_score(self, batch: Batch) -> Floats | None:
+        """Compute the group score that rewards cannot give: completion length or token entropy."""
+        score = self.group_filter.score
+        if score not in GIVEN_SCORES:
+            return None
+        mask = loss_mask(batch)
+        values_N = mask.sum(1).double()
+        if score != "length":
+            with torch.no_grad():
+                entropies = self._score_tokens(self.model, batch, compute_entropy=True)[1]
+            assert entropies is not None
+            values_N = (entropies * mask).sum(1).double() / values_N  # no token: NaN
+        return score_from_rows(self._gather(values_N), self.num_generations, score)
+
+    def _record(
+        self,
+        batch: Batch,
+        kept: Batch,
+        metrics: dict[str, float],
+        advantages_N: Floats,
+        kept_N: np.ndarray[Any, np.dtype[np.bool_]],
+    ) -> None:
+        """Log counts, put the final advantages into the completions table, count empty batches."""
+        before, after = int(batch["num_items_in_batch"]), int(kept["num_items_in_batch"])
+        metrics["kept_tokens_ratio"] = after / before if before else 0.0
+        for name, value in metrics.items():
+            self._metrics["train"][name].append(value)
+        logged = self._logs["advantages"]  # the parent has just put its own values there
+        for _ in range(min(len(logged), len(advantages_N))):
+            logged.pop()
+        logged.extend(advantages_N.tolist())
+        self._logs["extra"]["kept"].extend(kept_N.tolist())
+        if before == 0:
+            clipped = self._metrics["train"]["completions/clipped_ratio"][-1]
+            warnings.warn(
+                f"every completion is masked out: {clipped:.0%} hit the length limit; nothing to"
+                " train on. Raise max_completion_length or turn mask_truncated_completions off",
+                stacklevel=2,
+            )
+        self._empty_batches = 0 if after else self._empty_batches + 1
+
+    def _gather(self, values: Tensor | Floats) -> Floats:
+        """Values of all processes, in the order of the global batch."""
+        local = torch.as_tensor(values).to(self.accelerator.device)
+        gathered: Floats = self.accelerator.gather(local).double().cpu().numpy()
+        return gathered
+
+    def _reference_logps(self, batch: Batch) -> Tensor:
+        """Log-probabilities of the kept completions under the reference model."""
+        if not len(batch["completion_ids"]):
+            return batch["completion_ids"].new_zeros(batch["completion_ids"].shape).float()
+        with torch.no_grad():
+            if self.ref_model is not None:
+                return self._score_tokens(self.ref_model, batch)[0]
+            model = self.accelerator.unwrap_model(self.model)
+            with use_adapter(model, "ref" if "ref" in model.peft_config else None):
+                return self._score_tokens(self.model, batch)[0]
+
+    def _score_tokens(
+        self, model: nn.Module, batch: Batch, compute_entropy: bool = False
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        return self._get_per_token_logps_and_entropies(
+            model,
+            torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
+            torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
+            batch["completion_ids"].shape[1],
+            compute_entropy=compute_entropy,
+        )
+
+    def _prepare_inputs(self, generation_batch: Any) -> Batch:
+        inputs: Batch = super()._prepare_inputs(generation_batch)
+        if self._generated is not None:
+            # The parent has split this batch as well, but dropped the remainder.
+            kept, placeholder = self._generated
+            self._generated = None
+            self._buffered_inputs = micro_batches(
+                kept,
+                placeholder,
+                slots=self.args.steps_per_generation,
+                accumulation=self.args.gradient_accumulation_steps,
+                multiple=self.pad_to_multiple_of or 1,
+                processes=self.accelerator.num_processes,
+                reduce_sum=self.accelerator.reduce,
+            )
+            inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
+        return inputs
+
+    def _compute_loss(self, model: nn.Module, inputs: Batch) -> Tensor:
+        share: Share | None = inputs.get("share")
+        if share is None:  # evaluation, or a caller's own batch
+            loss: Tensor = super()._compute_loss(model, inputs)
+            return loss
+        self._window_tokens += share.all_tokens
+        if self._window_tokens == 0:
+            # Nothing yet in this optimizer step, on any process. A loss that no parameter is part
+            # of leaves the gradients None, and optimizers skip parameters without a gradient.
+            return torch.zeros((), device=self.accelerator.device, requires_grad=True)
+        self._entropy_weight = share.entropy_weight(self.loss_type)
+        try:
+            loss = super()._compute_loss(model, inputs)
+        finally:
+            self._entropy_weight = 1.0
+        return loss * share.loss_weight(self.loss_type)
+
+    def _get_per_token_logps_and_entropies(
+        self,
+        model: nn.Module,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_to_keep: int,
+        batch_size: int | None = None,
+        compute_entropy: bool = False,
+        compute_aux_loss: bool = False,
+        **modal: Any,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        flags = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss}
+        score = super()._get_per_token_logps_and_entropies
+        if any(value is not None for value in modal.values()):  # images or token types
+            return score(
+                model, input_ids, attention_mask, logits_to_keep, batch_size, **flags, **modal
+            )
+        # With several processes, or a loss over all of a router's tokens, one pass for all rows:
+        # collective operations must come in equal numbers.
+        whole = self.accelerator.num_processes > 1 or compute_aux_loss
+        budget = input_ids.numel() if whole else self.tokens_per_forward
+        scorer = CompletionScorer(model, self._backbone(model))
+        logps, entropies, aux_loss = score_in_chunks(
+            lambda ids, mask, keep: score(scorer, ids, mask, keep, **flags),
+            input_ids,
+            attention_mask,
+            logits_to_keep,
+            budget,
+        )
+        if entropies is not None and entropies.requires_grad:
+            weight = self._entropy_weight
+            entropies.register_hook(lambda gradient: gradient * weight)
+        return logps, entropies, aux_loss
+
+    def _backbone(self, model: nn.Module) -> nn.Module:
+        """Part of the model below its head, behind any wrapper."""
+        bare = self.accelerator.unwrap_model(model)
+        if is_peft_model(bare):
+            bare = bare.get_base_model()
+        backbone: nn.Module = bare.base_model
+        return backbone
+
+    def training_step(
+        self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None
+    ) -> Tensor:
+        """Run one micro-batch as TRL does, and close the optimizer step after its last one."""
+        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
+        if self.accelerator.sync_gradients:
+            self.empty_steps += self._window_tokens == 0
+            self._window_tokens = 0
+            self._metrics["train"]["empty_steps"] = [float(self.empty_steps)]
+            if self._empty_batches >= self.max_empty_batches:
+                self._stop()
+        return loss
+
+    def _stop(self) -> None:
+        """End training after this step and say why."""
+        reason = "no token of a kept completion is trained on"
+        if self.last_selection is not None and self.last_selection.reason:
+            reason = self.last_selection.reason
+        self.stop_reason = (
+            f"{self._empty_batches} batches in a row left nothing to train on: {reason}"
+        )
+        self.control.should_training_stop = True
