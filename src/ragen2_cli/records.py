@@ -8,9 +8,7 @@ from typing import Literal
 
 SCHEMA_VERSION = 1
 
-Status = Literal[
-    "success", "failure", "action_budget", "turn_cap", "context_limit", "grader_error"
-]
+Status = Literal["success", "failure", "action_budget", "turn_cap", "context_limit", "grader_error"]
 STATUSES: tuple[Status, ...] = (
     "success",
     "failure",
@@ -140,7 +138,8 @@ class Evaluation:
         episode_return: Mean return of the scored episodes.
         invalid_rate: Share of turns without a valid answer.
         response_length: Mean sampled tokens per episode.
-        entropy: Mean negative log-probability of the sampled tokens at temperature 1, in nats.
+        entropy: Mean negative log-probability of the sampled tokens under the distribution they
+            were drawn from (an estimate of its entropy), in nats; None for greedy decoding.
         seconds: How long it took.
     """
 

@@ -1,0 +1,153 @@
+"""Plays a config's environment with a policy: training groups and held-out boards."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ragen2_cli.config import Config
+from ragen2_cli.envs import TextEnv, environment_class, make, options_of
+from ragen2_cli.envs.session import Limits, Session, Style
+from ragen2_cli.envs.splits import heldout_seeds, is_silent, train_seeds
+from ragen2_cli.rollout.engine import EpisodeId, Trajectory, rollout
+from ragen2_cli.rollout.policy import Policy
+from ragen2_cli.rollout.template import ChatTemplate
+from ragen2_cli.training.seeding import episode_seed
+
+MAX_NEW_TOKENS: dict[Style, int] = {"compact": 96, "full": 400}
+
+
+def build_env(config: Config) -> TextEnv:
+    """Build the environment that a config names.
+
+    Raises:
+        UserError: Unknown name, option or kind of stochasticity.
+    """
+    env = config.env
+    options = dict(env.options)
+    if env.max_actions is not None and "max_actions" in options_of(environment_class(env.name)):
+        options["max_actions"] = env.max_actions  # boards must be solvable within the budget
+    return make(env.name, stochasticity=env.stochasticity / 100, kind=env.kind, **options)
+
+
+def limits_of(config: Config, env: TextEnv) -> Limits:
+    """Return the environment's limits with the config's own values on top."""
+    own = Limits.of(env, config.env.format_penalty)
+    chosen = {
+        name: value
+        for name in ("max_turns", "max_actions", "actions_per_turn")
+        if (value := vars(config.env)[name]) is not None
+    }
+    return replace(own, **chosen)
+
+
+class Player:
+    """An environment, a policy and the limits between them.
+
+    Args:
+        config: The run's config.
+        policy: Who plays.
+        template: How messages become token ids.
+        style: How the prompts are worded.
+        context_limit: Most tokens of an episode that the model can hold.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        policy: Policy,
+        template: ChatTemplate,
+        *,
+        style: Style,
+        context_limit: int,
+    ) -> None:
+        self.config = config
+        self.policy = policy
+        self.template = template
+        self.style: Style = style
+        self.max_new_tokens = config.rollout.max_new_tokens or MAX_NEW_TOKENS[style]
+        self.context_limit = config.rollout.context_limit or context_limit
+        self._env = build_env(config)
+        self.limits = limits_of(config, self._env)
+
+    @property
+    def max_completion_length(self) -> int:
+        """Most tokens that the episodes of this player can have after their first prompt."""
+        return self.context_limit
+
+    def next_boards(self, cursor: int, count: int) -> tuple[list[int], int]:
+        """Return the seeds of the next training prompts and the cursor after them."""
+        return train_seeds(self._env, self.config.seed, cursor, count)
+
+    def heldout_boards(self, count: int) -> list[int]:
+        """Return the seeds of ``count`` different held-out boards, equal in every run."""
+        return heldout_seeds(self._env, count)
+
+    def play_groups(self, boards: Sequence[int], *, step: int, first: int = 0) -> list[Trajectory]:
+        """Play every board ``group_size`` times at the training temperature.
+
+        Args:
+            boards: Environment seeds, one per group.
+            step: The optimizer step that the batch belongs to.
+            first: Group index of the first board in the whole batch.
+        """
+        rollouts = range(self.config.rollout.group_size)
+        ids = [
+            EpisodeId(step, first + group, number, board)
+            for group, board in enumerate(boards)
+            for number in rollouts
+        ]
+        run_seed, share = self.config.seed, self.config.env.dead_share
+        sessions = [
+            self._session(
+                where.seed,
+                episode_seed("noise", run_seed, where.seed, where.rollout),
+                silent=is_silent(where.seed, share),
+            )
+            for where in ids
+        ]
+        seeds = [episode_seed("sampling", run_seed, where.seed, where.rollout) for where in ids]
+        return self._rollout(sessions, ids, seeds, self.config.rollout.temperature)
+
+    def play_heldout(
+        self, boards: Sequence[int], *, step: int, temperature: float
+    ) -> list[Trajectory]:
+        """Play every held-out board once; the same noise and sampling numbers in every run.
+
+        Args:
+            boards: Environment seeds from ``heldout_boards``.
+            step: Optimizer steps done so far.
+            temperature: Sampling temperature; 0 is greedy.
+        """
+        ids = [EpisodeId(step, index, 0, board) for index, board in enumerate(boards)]
+        sessions = [
+            self._session(board, episode_seed("evaluation noise", 0, board, 0)) for board in boards
+        ]
+        seeds = [episode_seed("evaluation sampling", 0, board, 0) for board in boards]
+        return self._rollout(sessions, ids, seeds, temperature)
+
+    def _session(self, board: int, noise: int, *, silent: bool = False) -> Session:
+        return Session(
+            build_env(self.config),
+            seed=board,
+            noise_seed=noise,
+            limits=self.limits,
+            style=self.style,
+            silent=silent,
+        )
+
+    def _rollout(
+        self,
+        sessions: list[Session],
+        ids: list[EpisodeId],
+        seeds: list[int],
+        temperature: float,
+    ) -> list[Trajectory]:
+        return rollout(
+            self.policy,
+            self.template,
+            sessions,
+            ids=ids,
+            seeds_N=seeds,
+            max_new_tokens=self.max_new_tokens,
+            context_limit=self.context_limit,
+            temperature=temperature,
+        )

@@ -1,0 +1,168 @@
+"""Callbacks of a run: write each step, evaluate now and then, stop by a rule or on Ctrl-C."""
+
+import signal
+import time
+from collections.abc import Callable
+from statistics import fmean
+from types import FrameType
+from typing import Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from ragen2_cli.records import Evaluation, Step
+from ragen2_cli.runs import RunDirectory
+from ragen2_cli.training.progress import Progress
+from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource
+from ragen2_cli.training.stopping import StopRules
+
+
+class Recorder(TrainerCallback):
+    """Writes one ``Step`` per optimizer step and the rollouts behind it.
+
+    Works on TRL's ``on_log``, which comes after the update and before the checkpoint, so that a
+    checkpoint of step k always has rows up to k.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        source: PromptSource,
+        rules: StopRules,
+        progress: Progress,
+        evaluate: Callable[[int], Evaluation] | None,
+        every: int,
+    ) -> None:
+        """Write to ``run``; ``evaluate(step)`` is called every ``every`` steps, 0 never."""
+        self._run, self._source, self._rules, self._progress = run, source, rules, progress
+        self._evaluate, self._every = evaluate, every
+        self._seen: GenerationBatch | None = None
+        self._mark = time.perf_counter()
+        self.stop_reason = ""
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Start the clock of a step."""
+        self._mark = time.perf_counter()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Write the step, its rollouts and, when it is time, an evaluation."""
+        if logs is None or "loss" not in logs or not state.is_world_process_zero:
+            return
+        row = self._row(state.global_step, logs)
+        if row.groups:
+            self._run.write_rollouts(row.step, self._source.batch.episodes())
+            self._seen = self._source.batch
+        self._run.append_step(row)
+        self._progress.step(row)
+        self._stop_if(self._rules.after_step(row), control)
+        last = state.global_step >= state.max_steps
+        if self._evaluate and self._every and row.step % self._every == 0 and not last:
+            self.record(self._evaluate(row.step), control)
+
+    def record(self, evaluation: Evaluation, control: TrainerControl | None = None) -> None:
+        """Write and show one evaluation and apply the stopping rules to it."""
+        self._run.append_evaluation(evaluation)
+        self._progress.evaluation(evaluation)
+        reason = self._rules.after_evaluation(evaluation)
+        if control is not None:
+            self._stop_if(reason, control)
+
+    def _stop_if(self, reason: str | None, control: TrainerControl) -> None:
+        if reason:
+            self.stop_reason = reason
+            control.should_training_stop = True
+            control.should_save = True
+
+    def _row(self, step: int, logs: dict[str, Any]) -> Step:
+        # A further update on rollouts that an earlier step has counted has no batch of its own.
+        batch = GenerationBatch(step) if self._source.batch is self._seen else self._source.batch
+        episodes = [trajectory.episode for trajectory in batch.trajectories]
+        scored = [episode for episode in episodes if episode.episode_return is not None]
+        turns = sum(len(episode.turns) for episode in episodes)
+        truncated = sum(
+            trajectory.truncated_turns > 0 or trajectory.episode.status == "context_limit"
+            for trajectory in batch.trajectories
+        )
+        tokens = sum(trajectory.sampled_tokens for trajectory in batch.trajectories)
+        seconds = time.perf_counter() - self._mark
+        selection = batch.selection
+        return Step(
+            step=step,
+            success=fmean(episode.success for episode in scored) if scored else None,
+            episode_return=fmean(e.episode_return or 0.0 for e in scored) if scored else None,
+            groups=0 if selection is None else len(selection.dead_P),
+            kept_groups=0 if selection is None else len(selection.kept),
+            dead_groups=0 if selection is None else int(selection.dead_P.sum()),
+            reward_std=batch.reward_std,
+            reward_var=batch.reward_var,
+            invalid_rate=sum(episode.invalid_turns for episode in episodes) / max(turns, 1),
+            truncated_rate=truncated / max(len(episodes), 1),
+            entropy=logs.get("entropy"),
+            kl=logs.get("kl"),
+            loss=logs.get("loss"),
+            grad_norm=logs.get("grad_norm"),
+            learning_rate=logs["learning_rate"],
+            response_length=tokens / max(len(episodes), 1),
+            tokens=tokens,
+            rollout_seconds=batch.rollout_seconds,
+            update_seconds=max(seconds - batch.rollout_seconds, 0.0),
+            step_seconds=seconds,
+            extra=_extra(logs),
+        )
+
+
+_EXTRA = (
+    "empty_steps",
+    "kept_tokens_ratio",
+    "filter_target",
+    "policy_loss",
+    "entropy_coef",
+    "clip_ratio/region_mean",
+)
+
+
+def _extra(logs: dict[str, Any]) -> dict[str, float]:
+    return {name: float(logs[name]) for name in _EXTRA if logs.get(name) is not None}
+
+
+class Interrupts(TrainerCallback):
+    """Ctrl-C and SIGTERM: finish the step, save, stop. A second Ctrl-C stops at once."""
+
+    def __init__(self, progress: Progress) -> None:
+        """Say through ``progress`` what happens."""
+        self._progress = progress
+        self._before: dict[int, Any] = {}
+        self.asked = False
+
+    def __enter__(self) -> "Interrupts":
+        """Take over the signals."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give the signals back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        self._progress.note("stopping after this step; press Ctrl-C again to stop at once")
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """End training after the step in which a signal came."""
+        if self.asked:
+            control.should_training_stop = True
+            control.should_save = True

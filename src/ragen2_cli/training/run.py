@@ -1,0 +1,312 @@
+"""``start`` and ``resume``: one training run from a config to a finished run directory."""
+
+import json
+import os
+import random
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PrinterCallback, set_seed
+from transformers.utils import logging as transformers_logging
+
+from ragen2_cli.config import Config
+from ragen2_cli.config.load import build_config
+from ragen2_cli.errors import UserError
+from ragen2_cli.records import Evaluation
+from ragen2_cli.rollout.policies import TransformersPolicy
+from ragen2_cli.rollout.template import ChatTemplate
+from ragen2_cli.runs import RunDirectory
+from ragen2_cli.training import checkpoints
+from ragen2_cli.training.evaluation import measure, temperature_of_entropy
+from ragen2_cli.training.grpo_config import grpo_config
+from ragen2_cli.training.models import (
+    LoadedPolicy,
+    attach_lora,
+    load_policy,
+    locate,
+    train_fully,
+)
+from ragen2_cli.training.player import Player, build_env, limits_of
+from ragen2_cli.training.progress import Progress, progress_for
+from ragen2_cli.training.recorder import Interrupts, Recorder
+from ragen2_cli.training.run_trainer import PromptSource, RunTrainer, group_filter
+from ragen2_cli.training.stopping import StopRules
+
+MATCHING_EPISODES = 128
+"""Held-out boards that each round of the search for the matched temperature plays."""
+
+
+def check(config: Config) -> None:
+    """Check what needs no model: environment, limits, filter, where the model should be.
+
+    Raises:
+        UserError: One line about the first fault.
+    """
+    limits_of(config, build_env(config))
+    group_filter(config.filter)
+    locate(config.model.name)
+
+
+def start(
+    config: Config, out: Path | None = None, *, force: bool = False, quiet: bool = False
+) -> dict[str, Any]:
+    """Train from the beginning.
+
+    Args:
+        config: The resolved config.
+        out: The run's folder; None for a new readable name under ``runs/``.
+        force: Replace an earlier run in ``out``.
+        quiet: Show no progress.
+
+    Returns:
+        The summary, as written to ``summary.json``, with the run's path under ``run``.
+
+    Raises:
+        UserError: Wrong config or model, a folder that exists or cannot be written.
+        KeyboardInterrupt: After Ctrl-C, when the state is saved.
+    """
+    check(config)
+    if out is not None and out.exists() and not force and any(out.iterdir()):
+        raise UserError(f"{out} exists; give --resume to go on or --force to replace it")
+    prepare(config)
+    loaded = load_policy(
+        config.model.name,
+        device=config.model.device,
+        dtype=config.model.dtype,
+        adapter=config.model.adapter,
+    )
+    label = f"{Path(config.env.name.partition(':')[0]).stem}-{config.filter.strategy}"
+    run = RunDirectory.create(out, config.model_dump(mode="json"), label=label, force=force)
+    return _Run(config, run, loaded, quiet=quiet).train(None)
+
+
+def resume(
+    out: Path | None = None, *, steps: int | None = None, quiet: bool = False
+) -> dict[str, Any]:
+    """Go on from the newest complete checkpoint, exactly as an uninterrupted run would.
+
+    Args:
+        out: The run's folder; None for the newest under ``runs/``.
+        steps: Train up to this many steps instead of the config's number.
+        quiet: Show no progress.
+
+    Raises:
+        UserError: No such run, no complete checkpoint, or nothing left to do.
+    """
+    path = out if out is not None else RunDirectory.newest().path
+    run = RunDirectory.create(path, {}, resume=True)
+    config = build_config(run.read_config()["config"])
+    if steps is not None:
+        config = config.model_copy(update={"steps": steps})
+    progress = progress_for(config.steps, quiet=quiet)
+    checkpoint, skipped = checkpoints.newest(run.checkpoints)
+    for name, reason in skipped:
+        progress.note(f"skipping checkpoint {name}: {reason}")
+    if checkpoint is None:
+        raise UserError(f"{run.path}: no complete checkpoint to resume from")
+    step = checkpoints.step_of(checkpoint)
+    if step >= config.steps and run.finished:
+        raise UserError(f"{run.path}: all {config.steps} steps are done; ask for more with --steps")
+    progress.note(f"resuming {run.path} from step {step}")
+    run.truncate_after(step)
+    prepare(config)
+    loaded = load_policy(
+        config.model.name,
+        device=config.model.device,
+        dtype=config.model.dtype,
+        adapter=config.model.adapter,
+    )
+    return _Run(config, run, loaded, quiet=quiet).train(checkpoint)
+
+
+def prepare(config: Config) -> None:
+    """Set threads, seed every generator of this process, and quieten the libraries' chatter."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft)\.")
+    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    transformers_logging.disable_progress_bar()
+    if config.model.threads:
+        torch.set_num_threads(config.model.threads)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    set_seed(config.seed)
+    random.seed(config.seed)
+    np.random.seed(config.seed)  # noqa: NPY002 - libraries draw from it
+
+
+class _Run:
+    """The parts of one run, wired together."""
+
+    def __init__(
+        self, config: Config, run: RunDirectory, loaded: LoadedPolicy, *, quiet: bool
+    ) -> None:
+        self.config, self.run = config, run
+        self.progress: Progress = progress_for(config.steps, quiet=quiet)
+        for note in loaded.notes:
+            self.progress.note(note)
+        model = self._trainable(loaded)
+        template = ChatTemplate(loaded.tokenizer, stop_ids=_stop_ids(loaded.model))
+        self.player = Player(
+            config,
+            TransformersPolicy(model),
+            template,
+            style=loaded.style,
+            context_limit=model.config.max_position_embeddings,
+        )
+        self.boards = self.player.heldout_boards(config.evaluation.episodes)
+        self.source = PromptSource(self.player)
+        self.rules = StopRules(config.stop)
+        self.trainer = self._trainer(model, loaded)
+
+    def _trainable(self, loaded: LoadedPolicy) -> Any:
+        config = self.config.model
+        if config.adapter is not None:
+            return loaded.model
+        if config.full:
+            return train_fully(loaded.model)
+        return attach_lora(
+            loaded.model,
+            rank=config.lora_rank,
+            alpha=config.lora_alpha,
+            dropout=config.lora_dropout,
+        )
+
+    def _trainer(self, model: Any, loaded: LoadedPolicy) -> RunTrainer:
+        config = self.config
+        evaluate = self._evaluate if self.boards else None
+        self.recorder = Recorder(
+            self.run, self.source, self.rules, self.progress, evaluate, config.evaluation.every
+        )
+        self.interrupts = Interrupts(self.progress)
+        from datasets import Dataset
+
+        trainer = RunTrainer(
+            model=model,
+            args=grpo_config(
+                config,
+                self.run.path,
+                max_completion_length=self.player.max_completion_length,
+            ),
+            # The data loader only counts: prompts come from the source's cursor.
+            train_dataset=Dataset.from_dict({"prompt": [""] * config.rollout.prompts}),
+            processing_class=loaded.tokenizer,
+            source=self.source,
+            flush=self.run.sync,
+            callbacks=[self.recorder, self.interrupts],
+        )
+        trainer.remove_callback(PrinterCallback)
+        return trainer
+
+    def _evaluate(self, step: int, temperature: float | None = None) -> Evaluation:
+        chosen = self.config.evaluation.temperature if temperature is None else temperature
+        return measure(self.player, self.boards, step=step, temperature=chosen)
+
+    def _ends(self, step: int) -> dict[str, Any]:
+        """Measure sampled (and greedy) success at the start or the end."""
+        found: dict[str, Any] = {}
+        if not self.boards:
+            return found
+        wanted = [self.config.evaluation.temperature] + [0.0] * self.config.evaluation.greedy
+        for temperature in wanted:
+            row = self._evaluate(step, temperature)
+            self.recorder.record(row)
+            found[row.decoding] = asdict(row)
+        return found
+
+    def train(self, checkpoint: Path | None) -> dict[str, Any]:
+        """Evaluate, train, evaluate, save the adapter, write the summary."""
+        start = time.perf_counter()
+        try:
+            before = self._before() if checkpoint is not None else self._ends(0)
+            with self.interrupts:
+                self._optimize(checkpoint)
+            step = self.trainer.state.global_step
+            if self.interrupts.asked:
+                self.progress.note(
+                    f"interrupted: state saved at step {step}; go on with\n"
+                    f"  ragen2 train --resume --out {self.run.path}"
+                )
+                raise KeyboardInterrupt
+            after = self._ends(step)
+            matched = self._matched(after)
+            self._save_adapter()
+            return self._summary(before, after, matched, time.perf_counter() - start)
+        finally:
+            self.progress.close()
+            self.run.close()
+
+    def _optimize(self, checkpoint: Path | None) -> None:
+        if checkpoint is None:
+            self.trainer.train()
+        elif checkpoints.step_of(checkpoint) < self.config.steps:
+            self.trainer.train(resume_from_checkpoint=str(checkpoint))
+        else:  # killed between the last step and the summary
+            self.trainer.load_weights(checkpoint)
+
+    def _before(self) -> dict[str, Any]:
+        return {row.decoding: asdict(row) for row in self.run.read_evaluations() if row.step == 0}
+
+    def _matched(self, after: dict[str, Any]) -> dict[str, Any] | None:
+        """Measure the start policy at the temperature of the final policy's entropy."""
+        sampled = after.get("sampled")
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        fresh_adapter = not self.config.model.full and self.config.model.adapter is None
+        if not (self.config.evaluation.matched_entropy and sampled and fresh_adapter):
+            return None
+        with model.disable_adapter():
+            few = self.boards[:MATCHING_EPISODES]
+
+            def entropy_at(temperature: float) -> float:
+                found = measure(self.player, few, step=0, temperature=temperature)
+                return found.entropy or 0.0
+
+            temperature = temperature_of_entropy(entropy_at, sampled["entropy"])
+            row = self._evaluate(0, temperature)
+        return asdict(row)
+
+    def _save_adapter(self) -> None:
+        model = self.trainer.accelerator.unwrap_model(self.trainer.model)
+        model.save_pretrained(str(self.run.adapter), safe_serialization=True)
+        if self.config.model.full:
+            self.trainer.processing_class.save_pretrained(str(self.run.adapter))
+
+    def _summary(
+        self,
+        before: dict[str, Any],
+        after: dict[str, Any],
+        matched: dict[str, Any] | None,
+        seconds: float,
+    ) -> dict[str, Any]:
+        rows = self.run.read_steps()
+        groups = max(sum(row.groups for row in rows), 1)
+        sampled = [row for row in self.run.read_evaluations() if row.decoding == "sampled"]
+        best = max(sampled, key=lambda row: row.success, default=None)
+        summary = {
+            "run": str(self.run.path),
+            "steps": self.trainer.state.global_step,
+            "seconds": seconds,
+            "tokens": sum(row.tokens for row in rows),
+            "before": before,
+            "after": after,
+            "start_at_matched_entropy": matched,
+            "best": asdict(best) if best else None,
+            "kept_ratio": sum(row.kept_groups for row in rows) / groups,
+            "dead_ratio": sum(row.dead_groups for row in rows) / groups,
+            "empty_steps": self.trainer.empty_steps,
+            "stopped": self.trainer.stop_reason or self.recorder.stop_reason or None,
+            "adapter": str(self.run.adapter),
+        }
+        self.run.write_summary(summary)
+        return json.loads(json.dumps(summary))
+
+
+def _stop_ids(model: Any) -> Sequence[int]:
+    """Return the end-of-turn ids of a model's generation config."""
+    stop = model.generation_config.eos_token_id
+    if stop is None:
+        return ()
+    return stop if isinstance(stop, list) else [stop]
