@@ -1,0 +1,27 @@
+"""Runs untrusted Python programs: several layers around a throw-away interpreter.
+
+A program never sees what its output should be: it is given input, its output is captured, and the
+comparison happens here, outside. See ``docs/environments.md`` for what each layer stops.
+
+- ``types``: program, limits, outcome
+- ``layers``: which layers this machine has
+- ``syscalls`` and ``seccomp``: the system call filters
+- ``runner``: the script inside
+- ``launch``: one sandbox around one program
+- ``pool``: warm sandboxes, each used once
+"""
+
+from ragen2_cli.sandbox.layers import Layers, detect
+from ragen2_cli.sandbox.pool import Pool, shared_pool
+from ragen2_cli.sandbox.types import Limits, Outcome, Program, SandboxError
+
+__all__ = [
+    "Layers",
+    "Limits",
+    "Outcome",
+    "Pool",
+    "Program",
+    "SandboxError",
+    "detect",
+    "shared_pool",
+]
