@@ -31,7 +31,7 @@ def evaluate(
 
     Example: ragen2 evaluate embedded --env frozenlake --episodes 128
     """
-    from ragen2_cli.training.evaluation import evaluate_target
+    from ragen2_cli.training.evaluate_target import evaluate_target
 
     rows = evaluate_target(
         target,
@@ -41,7 +41,7 @@ def evaluate(
         greedy=greedy,
         checkpoint=checkpoint,
         sets=set_ or [],
-        quiet=quiet or json_,
+        say=(lambda text: None) if quiet else (lambda text: typer.echo(text, err=True)),
     )
     if json_:
         import json

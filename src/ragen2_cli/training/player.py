@@ -2,14 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ragen2_cli.config import Config
 from ragen2_cli.envs import TextEnv, environment_class, make, options_of
 from ragen2_cli.envs.session import Limits, Session, Style
 from ragen2_cli.envs.splits import heldout_seeds, is_silent, train_seeds
 from ragen2_cli.rollout.engine import EpisodeId, Trajectory, rollout
+from ragen2_cli.rollout.policies import TransformersPolicy
 from ragen2_cli.rollout.policy import Policy
 from ragen2_cli.rollout.template import ChatTemplate
+from ragen2_cli.training.models import LoadedPolicy
 from ragen2_cli.training.seeding import episode_seed
 
 MAX_NEW_TOKENS: dict[Style, int] = {"compact": 96, "full": 400}
@@ -151,3 +154,16 @@ class Player:
             context_limit=self.context_limit,
             temperature=temperature,
         )
+
+
+def build_player(config: Config, model: Any, loaded: LoadedPolicy) -> Player:
+    """Put a loaded model (or the trainable wrapper around it) into its config's environment."""
+    stop = loaded.model.generation_config.eos_token_id
+    stop_ids = () if stop is None else stop if isinstance(stop, list) else (stop,)
+    return Player(
+        config,
+        TransformersPolicy(model),
+        ChatTemplate(loaded.tokenizer, stop_ids=stop_ids),
+        style=loaded.style,
+        context_limit=loaded.model.config.max_position_embeddings,
+    )

@@ -1,26 +1,17 @@
 """``start`` and ``resume``: one training run from a config to a finished run directory."""
 
 import json
-import os
-import random
 import time
-import warnings
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from transformers import PrinterCallback, set_seed
-from transformers.utils import logging as transformers_logging
+from transformers import PrinterCallback
 
 from ragen2_cli.config import Config
 from ragen2_cli.config.load import build_config
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Evaluation
-from ragen2_cli.rollout.policies import TransformersPolicy
-from ragen2_cli.rollout.template import ChatTemplate
 from ragen2_cli.runs import RunDirectory
 from ragen2_cli.training import checkpoints
 from ragen2_cli.training.evaluation import measure, temperature_of_entropy
@@ -32,10 +23,11 @@ from ragen2_cli.training.models import (
     locate,
     train_fully,
 )
-from ragen2_cli.training.player import Player, build_env, limits_of
+from ragen2_cli.training.player import build_env, build_player, limits_of
 from ragen2_cli.training.progress import Progress, progress_for
 from ragen2_cli.training.recorder import Interrupts, Recorder
 from ragen2_cli.training.run_trainer import PromptSource, RunTrainer, group_filter
+from ragen2_cli.training.setup import prepare
 from ragen2_cli.training.stopping import StopRules
 
 MATCHING_EPISODES = 128
@@ -125,19 +117,6 @@ def resume(
     return _Run(config, run, loaded, quiet=quiet).train(checkpoint)
 
 
-def prepare(config: Config) -> None:
-    """Set threads, seed every generator of this process, and quieten the libraries' chatter."""
-    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft)\.")
-    os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
-    transformers_logging.disable_progress_bar()
-    if config.model.threads:
-        torch.set_num_threads(config.model.threads)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    set_seed(config.seed)
-    random.seed(config.seed)
-    np.random.seed(config.seed)  # noqa: NPY002 - libraries draw from it
-
-
 class _Run:
     """The parts of one run, wired together."""
 
@@ -149,14 +128,7 @@ class _Run:
         for note in loaded.notes:
             self.progress.note(note)
         model = self._trainable(loaded)
-        template = ChatTemplate(loaded.tokenizer, stop_ids=_stop_ids(loaded.model))
-        self.player = Player(
-            config,
-            TransformersPolicy(model),
-            template,
-            style=loaded.style,
-            context_limit=model.config.max_position_embeddings,
-        )
+        self.player = build_player(config, model, loaded)
         self.boards = self.player.heldout_boards(config.evaluation.episodes)
         self.source = PromptSource(self.player)
         self.rules = StopRules(config.stop)
@@ -272,7 +244,7 @@ class _Run:
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
         model.save_pretrained(str(self.run.adapter), safe_serialization=True)
         if self.config.model.full:
-            self.trainer.processing_class.save_pretrained(str(self.run.adapter))
+            self.player.template.tokenizer.save_pretrained(str(self.run.adapter))
 
     def _summary(
         self,
@@ -302,11 +274,3 @@ class _Run:
         }
         self.run.write_summary(summary)
         return json.loads(json.dumps(summary))
-
-
-def _stop_ids(model: Any) -> Sequence[int]:
-    """Return the end-of-turn ids of a model's generation config."""
-    stop = model.generation_config.eos_token_id
-    if stop is None:
-        return ()
-    return stop if isinstance(stop, list) else [stop]
