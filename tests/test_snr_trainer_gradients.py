@@ -63,7 +63,9 @@ def assert_same(actual, expected):
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6 * (1 + expected.abs().max()))
 
 
-@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize(
+    "term", ["both", *(pytest.param(term, marks=pytest.mark.slow) for term in list(TERMS)[:3])]
+)
 @pytest.mark.parametrize("loss_type", LOSS_TYPES)
 def test_dropping_equals_a_batch_of_the_kept_groups(folder, loss_type, term):
     args = config(folder / "out", rows=16, parts=4, loss_type=loss_type, **TERMS[term])
@@ -73,7 +75,14 @@ def test_dropping_equals_a_batch_of_the_kept_groups(folder, loss_type, term):
 
 # (steps per generation, accumulation steps, optimizer steps): one part; 8 rows in 16 parts; two
 # windows of a generation; eight windows; two generations in a window; windows across generations.
-SPLITS = [(1, 1, 1), (16, 16, 1), (8, 4, 2), (16, 1, 16), (2, 4, 1), (8, 12, 2)]
+SPLITS = [
+    (16, 16, 1),
+    (8, 12, 2),
+    *(
+        pytest.param(split, marks=pytest.mark.slow)
+        for split in [(1, 1, 1), (8, 4, 2), (16, 1, 16), (2, 4, 1)]
+    ),
+]
 
 
 @pytest.mark.parametrize("split", SPLITS, ids=lambda split: "gen{}-acc{}-steps{}".format(*split))

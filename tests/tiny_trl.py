@@ -1,5 +1,6 @@
 """Tiny models, tokenizers and scripted rollouts for tests that run TRL trainers on a CPU."""
 
+import gc
 from pathlib import Path
 
 import torch
@@ -12,6 +13,8 @@ from transformers import (
     TrainerCallback,
 )
 from trl import GRPOConfig
+
+gc.freeze()  # every train() collects garbage, most of its time over the imported libraries
 
 WORDS = ["<pad>", "<eos>", "<unk>", *(f"w{index}" for index in range(45))]
 TEMPLATE = (

@@ -97,8 +97,10 @@ class SnrGRPOTrainer(GRPOTrainer):
                 outside its range.
         """
         loss_scaling_factor(1, 1, loss_scaling)
-        if max_empty_batches < 1:
-            raise UserError(f"max_empty_batches: must be 1 or more, got {max_empty_batches}")
+        counts = {"max_empty_batches": max_empty_batches, "tokens_per_forward": tokens_per_forward}
+        for name, count in counts.items():
+            if count is not None and count < 1:
+                raise UserError(f"{name}: must be 1 or more, got {count}")
         given = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments
         require_reference(given.get("model"), given.get("args"), given.get("peft_config"))
         super().__init__(*args, **kwargs)
