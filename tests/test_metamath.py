@@ -170,5 +170,5 @@ def test_bad_data_names_field_and_row(tmp_path):
     path.write_text('{"query": 5, "response": ""}')
     with pytest.raises(UserError, match="'query' is int, expected str"):
         MetaMath(data=str(path)).reset(0)
-    with pytest.raises(UserError, match="at least 1"):
+    with pytest.raises(UserError, match="from 1 to 20"):
         MetaMath(attempts=0)

@@ -13,6 +13,7 @@ REGISTRY: dict[str, str] = {
     "sokoban-large": "ragen2_cli.envs.sokoban:SokobanLarge",
     "countdown": "ragen2_cli.envs.countdown:Countdown",
     "bandit": "ragen2_cli.envs.bandit:Bandit",
+    "metamath": "ragen2_cli.envs.metamath:MetaMath",
 }
 
 __all__ = ["REGISTRY", "StepResult", "TextEnv", "environment_class", "make", "options_of"]

@@ -6,6 +6,7 @@ from functools import lru_cache
 from ragen2_cli.envs.base import StepResult, TextEnv
 from ragen2_cli.envs.metamath.answers import MAX_LENGTH, same
 from ragen2_cli.envs.metamath.generate import generate
+from ragen2_cli.envs.options import whole
 from ragen2_cli.envs.rows import field, read_rows
 from ragen2_cli.errors import UserError
 
@@ -29,21 +30,19 @@ class MetaMath(TextEnv):
     )
     actions_per_turn = 1
 
-    def __init__(self, data: str | None = None, attempts: int = 5) -> None:
+    def __init__(self, data: str = "", attempts: int = 5) -> None:
         """Set up the environment.
 
         Args:
             data: MetaMathQA rows (jsonl, json, parquet or hub name) with ``query`` and
-                ``response``; None generates problems from the seed.
-            attempts: How many valid answers an episode has, at least 1.
+                ``response``; empty generates problems from the seed.
+            attempts: How many valid answers an episode has, 1 to 20.
 
         Raises:
-            UserError: When the data cannot be read or attempts is below 1.
+            UserError: When the data cannot be read or attempts is not from 1 to 20.
         """
-        if attempts < 1:
-            raise UserError(f"metamath: attempts is {attempts}; give at least 1")
         self.data = data
-        self.max_turns = self.max_actions = attempts
+        self.max_turns = self.max_actions = whole(self.name, "attempts", attempts, 1, 20)
         self._question = ""
         self._answer = ""
         self._attempts = 0
@@ -52,7 +51,7 @@ class MetaMath(TextEnv):
 
     def reset(self, seed: int, noise_seed: int = 0) -> str:
         """Start the problem of ``seed``; with real data, row ``seed`` modulo their number."""
-        if self.data is None:
+        if not self.data:
             question, answer = generate(seed)
             self._question, self._answer = question, str(answer)
         else:
