@@ -66,13 +66,18 @@ def _lines(selected: "Selected") -> "list[Line]":
     return lines
 
 
-def _print_lines(lines: "list[Line]") -> None:
-    """Print in colors on a terminal; plain, without wrapping, elsewhere."""
+def on_terminal() -> bool:
+    """Whether a person sees stdout directly."""
     import sys
 
+    return sys.stdout.isatty()
+
+
+def _print_lines(lines: "list[Line]") -> None:
+    """Print in colors on a terminal; plain, without wrapping, elsewhere."""
     from ragen2_cli.commands.literal import printable
 
-    if not sys.stdout.isatty():
+    if not on_terminal():
         for text, _ in lines:
             typer.echo(printable(text))
         return
