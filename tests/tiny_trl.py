@@ -49,7 +49,7 @@ def tiny_model(seed: int = 0, vocab: int = len(WORDS), width: int = 16) -> Llama
         num_hidden_layers=2,
         num_attention_heads=2,
         num_key_value_heads=2,
-        max_position_embeddings=512,
+        max_position_embeddings=4096,
         initializer_range=0.3,
         pad_token_id=0,
         eos_token_id=1,

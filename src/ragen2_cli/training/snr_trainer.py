@@ -61,6 +61,7 @@ class SnrGRPOTrainer(GRPOTrainer):
     # The parents set these without a type, or with a narrower one.
     args: Any
     model: Any
+    beta: float
     num_generations: int
     pad_to_multiple_of: int | None
     _buffered_inputs: Any
