@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from ragen2_cli.errors import UserError
 from ragen2_cli.sandbox import seccomp
 
 Isolation = Literal["namespaces", "landlock", "none"]
@@ -44,6 +45,19 @@ class Layers:
         if self.namespaces:
             return "namespaces"
         return "landlock" if self.landlock and self.seccomp else "none"
+
+    def require(self) -> None:
+        """Refuse a machine on which nothing isolates a program.
+
+        Raises:
+            UserError: It says what is missing and how to accept the risk.
+        """
+        if self.isolation == "none":
+            raise UserError(
+                f"sandbox: nothing isolates programs on this machine ({self.why_not}; Landlock "
+                f"{self.landlock or 'absent'}); install bubblewrap, or accept the risk with "
+                "--unsafe-sandbox (--set env.options.unsafe_sandbox=true)"
+            )
 
 
 @lru_cache(maxsize=1)

@@ -16,7 +16,6 @@ from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 
-from ragen2_cli.errors import UserError
 from ragen2_cli.sandbox.launch import Sandbox, compile_runner
 from ragen2_cli.sandbox.layers import Layers, detect
 from ragen2_cli.sandbox.types import Limits, Outcome, Program
@@ -47,12 +46,8 @@ class Pool:
     ) -> None:
         self.layers = layers or detect()
         self.limits = limits or Limits()
-        if self.layers.isolation == "none" and not unsafe:
-            raise UserError(
-                f"sandbox: nothing isolates programs on this machine ({self.layers.why_not}; "
-                f"Landlock {self.layers.landlock or 'absent'}); install bubblewrap, or accept the "
-                "risk with --unsafe-sandbox"
-            )
+        if not unsafe:
+            self.layers.require()
         self._folder = tempfile.TemporaryDirectory(prefix="ragen2-sandbox-")
         self._runner = compile_runner(Path(self._folder.name))
         Path(self._folder.name).chmod(0o755)

@@ -1,0 +1,46 @@
+"""``envs doctor`` says which layers hold and fails where nothing isolates."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ragen2_cli import sandbox
+from ragen2_cli.commands.doctor import doctor
+from ragen2_cli.sandbox import detect
+from ragen2_cli.sandbox.selftest import probe
+
+app = typer.Typer()
+app.command()(doctor)
+
+
+def test_doctor_finds_the_layers_and_all_tries_are_stopped():
+    result = CliRunner().invoke(app, ["--json"])
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert (found["isolation"], found["holds"], found["works"]) == ("namespaces", True, True)
+    assert len(found["stopped"]) == 10
+    assert all(found["stopped"].values())
+    text = CliRunner().invoke(app, []).stdout
+    assert "isolation: namespaces; it holds" in text
+    assert "stopped opens a socket" in text
+
+
+def test_landlock_alone_stops_the_same_tries():
+    layers = replace(detect(), namespaces=False)
+    if layers.isolation != "landlock":
+        pytest.skip("this kernel has no Landlock")
+    assert [item.what for item in probe(layers) if not item.stopped] == []
+
+
+def test_doctor_does_not_hide_a_machine_without_isolation(monkeypatch):
+    bare = replace(detect(), namespaces=False, landlock=0, seccomp=False, why_not="no bwrap")
+    monkeypatch.setattr(sandbox, "detect", lambda: bare)
+    result = CliRunner().invoke(app, ["--json"])
+    found = json.loads(result.stdout)
+    assert result.exit_code == 2
+    assert (found["isolation"], found["holds"], found["works"]) == ("none", False, True)
+    assert not found["stopped"]["reads a file of the machine"]
+    assert found["layers"]["namespaces"]["note"] == "no bwrap"
