@@ -14,6 +14,7 @@ REGISTRY: dict[str, str] = {
     "countdown": "ragen2_cli.envs.countdown:Countdown",
     "bandit": "ragen2_cli.envs.bandit:Bandit",
     "metamath": "ragen2_cli.envs.metamath:MetaMath",
+    "deep_coder": "ragen2_cli.envs.deep_coder:DeepCoder",
 }
 
 __all__ = ["REGISTRY", "StepResult", "TextEnv", "environment_class", "make", "options_of"]
