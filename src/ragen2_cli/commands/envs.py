@@ -4,7 +4,10 @@ from typing import Annotated, Any
 
 import typer
 
+from ragen2_cli.commands.doctor import doctor
+
 app = typer.Typer(no_args_is_help=True, help="Environments: list, show one, play one.")
+app.command("doctor")(doctor)
 
 Name = Annotated[str, typer.Argument(help="A name (`ragen2 envs list`) or FILE.py:CLASS.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="An option of it: key=value.")]
