@@ -13,6 +13,7 @@ COMMANDS = (
     ["train"],
     ["evaluate"],
     ["show"],
+    ["sweep"],
     ["envs"],
     ["envs", "list"],
     ["envs", "show"],

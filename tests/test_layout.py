@@ -19,11 +19,12 @@ MAY_IMPORT = {
     "runs": ({"errors", "records"}, {"config"}),
     "logs": ({"errors", "records", "core"}, {"runs"}),
     "plots": ({"errors", "records", "core"}, set()),
+    "sweeps": ({"errors", "records", "core", "config", "runs"}, {"training"}),
     "training": ({"errors", "records", "core", "envs", "rollout", "config", "runs"}, {"plots"}),
     "commands": (
         {"errors", "commands"},
         {"config", "runs", "records", "training", "rollout", "plots", "core", "envs", "logs"}
-        | {"sandbox"},
+        | {"sandbox", "sweeps"},
     ),
     "app": ({"commands", "errors"}, set()),
     "__main__": ({"app"}, set()),

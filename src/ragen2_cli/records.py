@@ -4,7 +4,7 @@ Plain dataclasses: no I/O, no framework types. ``runs.py`` turns them into files
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 SCHEMA_VERSION = 1
 
@@ -156,3 +156,57 @@ class Evaluation:
     response_length: float
     entropy: float | None
     seconds: float
+
+
+CellStatus = Literal["planned", "running", "done", "failed", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a sweep, one line of ``cells.jsonl`` each time its status changes.
+
+    Attributes:
+        name: Its folder's name below the sweep's ``runs/``.
+        labels: What it has of each swept axis, such as ``{"filter": "top-p"}``; not the seed.
+        seed: The run's seed; cells of equal seed meet the same boards and noise.
+        config: Its resolved config.
+        status: The newest status.
+        reason: Why it failed, or which rule stopped it early; empty otherwise.
+        seconds: How long its newest attempt took; None before one ended.
+    """
+
+    name: str
+    labels: dict[str, str]
+    seed: int
+    config: dict[str, Any]
+    status: CellStatus
+    reason: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """Everything numeric that a run wrote, for comparisons and plots.
+
+    Attributes:
+        name: The run's folder name.
+        labels: Its arm in a sweep; empty for a run of its own.
+        config: Its resolved config.
+        steps: One row per optimizer step.
+        evaluations: One row per held-out measurement.
+        diagnostics: One row per measured step, as written.
+        summary: What it ended with; None while it is not finished.
+    """
+
+    name: str
+    labels: dict[str, str]
+    config: dict[str, Any]
+    steps: tuple[Step, ...]
+    evaluations: tuple[Evaluation, ...]
+    diagnostics: tuple[dict[str, Any], ...]
+    summary: dict[str, Any] | None = None
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.config["seed"])

@@ -1,0 +1,139 @@
+"""``ragen2 sweep``: a grid of runs, resumable, on warm local workers."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+
+class SweepCommand(TyperCommand):
+    """Lets ``--stochasticity`` stand without a value, which means the sources' levels."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Put the default levels after a bare ``--stochasticity``, then parse as ever."""
+        return super().parse_args(ctx, with_levels(args))
+
+
+def with_levels(args: list[str]) -> list[str]:
+    """Return the arguments with the sources' levels after a ``--stochasticity`` without value."""
+    from ragen2_cli.sweeps.axes import LEVELS
+
+    found = []
+    for here, following in zip(args, [*args[1:], "--"], strict=True):
+        bare = here == "--stochasticity" and following.startswith("-")
+        found += [here, LEVELS] if bare else [here]
+    return found
+
+
+def sweep(
+    stochasticity: Annotated[
+        str | None,
+        typer.Option(help="Percent levels; without a value 0,2,5,10,20,50,80,100."),
+    ] = None,
+    kind: Annotated[str | None, typer.Option(help="Noise: slip, action or reward.")] = None,
+    filter: Annotated[
+        str | None,
+        typer.Option(help="Strategies, each NAME or NAME:VALUE: top-p:0.9,resample,none."),
+    ] = None,
+    top_p: Annotated[str | None, typer.Option(help="Values of top-p; none is no filter.")] = None,
+    kl: Annotated[str | None, typer.Option(help="KL coefficients.")] = None,
+    entropy: Annotated[str | None, typer.Option(help="Entropy bonus coefficients.")] = None,
+    group_size: Annotated[str | None, typer.Option(help="Rollouts per prompt.")] = None,
+    env: Annotated[str | None, typer.Option(help="Environments.")] = None,
+    model: Annotated[str | None, typer.Option(help="Models.")] = None,
+    over: Annotated[
+        list[str] | None, typer.Option(help="Any config key: section.key=a,b,c; repeatable.")
+    ] = None,
+    seeds: Annotated[str | None, typer.Option(help="A count (5) or a list (0,3,7).")] = None,
+    zip_: Annotated[
+        bool, typer.Option("--zip", help="First values together, then the second ones.")
+    ] = False,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps of every cell.")] = None,
+    eval_episodes: Annotated[int | None, typer.Option(help="Held-out episodes.")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A sparse TOML file; its [sweep] table may hold the axes.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option(help="As for `ragen2 train`.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other setting: section.key=value.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes, one thread each.")] = 1,
+    out: Annotated[
+        Path | None, typer.Option(help="Sweep folder; one that is there goes on.")
+    ] = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed cells again.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cells and stop.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Train a grid of cells; call it again with the same --out to go on where it stopped.
+
+    Example: ragen2 sweep --stochasticity 0,20,80 --filter top-p,none --seeds 3 --steps 50
+    """
+    given = {
+        "stochasticity": stochasticity,
+        "filter": filter,
+        "top-p": top_p,
+        "kl": kl,
+        "entropy": entropy,
+        "group-size": group_size,
+        "env": env,
+        "model": model,
+    }
+    flags = {"env.kind": kind, "steps": steps, "evaluation.episodes": eval_episodes}
+    from ragen2_cli.sweeps.folder import SweepDirectory
+    from ragen2_cli.sweeps.plan import plan
+
+    nothing = not any([*given.values(), *flags.values(), over, seeds, config, preset, set_])
+    if nothing and out is not None:
+        folder = SweepDirectory.create(out, SweepDirectory.open(out).cells.values())
+    else:
+        cells = plan(
+            given,
+            over or [],
+            seeds,
+            file=config,
+            preset=preset,
+            flags=flags,
+            sets=set_ or [],
+            zipped=zip_,
+        )
+        if dry_run:
+            typer.echo("\n".join(cell.name for cell in cells))
+            return
+        folder = SweepDirectory.create(out, cells)
+    _run(folder, workers=workers, retry=retry, quiet=quiet, as_json=json_)
+
+
+def _run(folder: Any, *, workers: int, retry: bool, quiet: bool, as_json: bool) -> None:
+    import sys
+
+    from ragen2_cli.commands.tables import align
+    from ragen2_cli.sweeps.engine import run_sweep
+    from ragen2_cli.sweeps.progress import describe, sweep_progress
+    from ragen2_cli.sweeps.summary import summarize, table
+
+    try:
+        progress = sweep_progress(quiet=quiet or as_json)
+        outcome = run_sweep(folder, workers=workers, retry=retry, progress=progress)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"interrupted; go on with\n  ragen2 sweep --out {folder.path}\n")
+        raise
+    finally:
+        folder.close()
+    arms = summarize(folder)
+    if as_json:
+        import json
+        from dataclasses import asdict
+
+        typer.echo(json.dumps({"sweep": str(folder.path), "arms": [asdict(arm) for arm in arms]}))
+    elif not quiet:
+        failed = [cell for cell in folder.cells.values() if cell.status == "failed"]
+        lines = [align(table(arms))] if arms else []
+        lines += [f"failed: {describe(cell)}: {cell.reason}" for cell in failed]
+        lines += ["run them again with --retry"] if failed else []
+        lines.append(f"{outcome.done} cells done, {outcome.ran} now; all in {folder.path}")
+        typer.echo("\n".join(lines))
+    if outcome.failed:
+        raise typer.Exit(1)

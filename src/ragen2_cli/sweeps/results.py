@@ -1,0 +1,122 @@
+"""What runs and sweeps have written, as records: the way in for compare, analyze and plot."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ragen2_cli.config.load import build_config
+from ragen2_cli.errors import UserError
+from ragen2_cli.records import Evaluation, RunLog
+from ragen2_cli.runs import RunDirectory
+from ragen2_cli.sweeps.folder import SweepDirectory, is_sweep
+
+
+def load_run(path: Path, labels: dict[str, str] | None = None) -> RunLog:
+    """Read one run's numbers.
+
+    Raises:
+        UserError: No run there, or files that are damaged or of a newer schema.
+    """
+    run = RunDirectory.open(path)
+    return RunLog(
+        name=run.path.name,
+        labels=labels or {},
+        config=run.read_config()["config"],
+        steps=tuple(run.read_steps()),
+        evaluations=tuple(run.read_evaluations()),
+        diagnostics=tuple(run.read_diagnostics()),
+        summary=run.read_summary(),
+    )
+
+
+def load_sweep(path: Path) -> list[RunLog]:
+    """Read the finished cells of a sweep, in the order of planning.
+
+    Raises:
+        UserError: No sweep there, no finished cell in it, or damaged files.
+    """
+    sweep = SweepDirectory.open(path)
+    logs = [
+        load_run(sweep.run_path(cell), dict(cell.labels))
+        for cell in sweep.cells.values()
+        if sweep.finished(cell)
+    ]
+    if not logs:
+        raise UserError(f"{path}: none of its {len(sweep.cells)} cells is finished yet")
+    return logs
+
+
+def load(paths: Sequence[Path], say: Callable[[str], None]) -> list[RunLog]:
+    """Read runs and sweeps into one pool.
+
+    A run on its own is labeled by what its config has that differs from the defaults, so that
+    runs of equal settings fall into one arm.
+
+    Args:
+        paths: Run and sweep folders; empty for the newest sweep or run.
+        say: Called with one line when the newest was taken.
+
+    Raises:
+        UserError: A path that is neither, one given twice, or no data at all.
+    """
+    if not paths:
+        paths = [newest(say)]
+    resolved = [path.resolve() for path in paths]
+    twice = next((path for path in paths if resolved.count(path.resolve()) > 1), None)
+    if twice is not None:
+        raise UserError(f"{twice} is given twice; copies would count as independent runs")
+    pool: list[RunLog] = []
+    for path in paths:
+        pool += load_sweep(path) if is_sweep(path) else [_labeled(load_run(path))]
+    return pool
+
+
+def newest(say: Callable[[str], None]) -> Path:
+    """Return the newest sweep, else the newest run, and say which."""
+    if any(Path("sweeps").glob("*/cells.jsonl")):
+        path = SweepDirectory.newest().path
+        say(f"reading {path} (the newest sweep)")
+        return path
+    path = RunDirectory.newest().path
+    say(f"reading {path} (the newest run)")
+    return path
+
+
+def _labeled(log: RunLog) -> RunLog:
+    import dataclasses
+
+    from ragen2_cli.sweeps.axes import flat
+
+    plain = flat(
+        build_config({"algorithm": {"name": log.config["algorithm"]["name"]}}).model_dump()
+    )
+    labels = {
+        key: str(value)
+        for key, value in flat(log.config).items()
+        if plain.get(key) != value and key not in ("seed", "schema_version")
+    }
+    return dataclasses.replace(log, labels=labels)
+
+
+def arm_of(log: RunLog) -> str:
+    """Return the name of a run's arm: its labels without the seed."""
+    return ", ".join(f"{name} {label}" for name, label in log.labels.items()) or "default"
+
+
+def by_arm(logs: Sequence[RunLog]) -> dict[str, list[RunLog]]:
+    """Group runs by arm, in order of first appearance."""
+    arms: dict[str, list[RunLog]] = {}
+    for log in logs:
+        arms.setdefault(arm_of(log), []).append(log)
+    return arms
+
+
+def sampled(log: RunLog) -> list[Evaluation]:
+    """Return a run's sampled held-out evaluations in the order of their steps."""
+    rows = [row for row in log.evaluations if row.decoding == "sampled"]
+    return sorted(rows, key=lambda row: row.step)
+
+
+def final_success(log: RunLog) -> float | None:
+    """Return the last sampled held-out success; None without an evaluation after training."""
+    rows = sampled(log)
+    return rows[-1].success if rows and rows[-1].step > 0 else None

@@ -1,0 +1,100 @@
+"""What runs inside a worker process: imports once, then trains one cell after the other.
+
+Cells come as JSON lines on standard input, answers go as JSON lines to the standard output that
+the process was started with. Whatever a library prints goes to standard error, the worker's log.
+A mistake in a cell's settings is answered; any other error ends the process, because what it left
+behind is unknown, and the engine starts a fresh one for the next cell.
+"""
+
+import gc
+import json
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from ragen2_cli.errors import CollapseStop, UserError
+
+
+def main() -> None:
+    """Serve cells until the input ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    tasks: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    busy = threading.Event()
+    threading.Thread(target=_listen, args=(tasks, busy), daemon=True).start()
+    from ragen2_cli.training import run
+
+    assert run  # loading it is what makes this worker warm
+    answers.write(json.dumps({"ready": True}) + "\n")
+    while (task := tasks.get()) is not None:
+        busy.set()
+        answer = train_cell(task["config"], Path(task["out"]))
+        busy.clear()
+        answers.write(json.dumps({"cell": task["cell"], **answer}) + "\n")
+        if answer["status"] == "interrupted":
+            return
+
+
+def train_cell(config: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Train one cell to its end: from the start, or from its newest complete checkpoint.
+
+    Args:
+        config: Its resolved config.
+        out: The run's folder.
+
+    Returns:
+        ``status`` (done, failed, interrupted), ``reason`` and ``seconds``.
+    """
+    start = time.perf_counter()
+    status, reason = "done", ""
+    try:
+        reason = _train(config, out) or ""
+    except CollapseStop as stop:
+        reason = str(stop)
+    except UserError as error:
+        status, reason = "failed", str(error)
+    except KeyboardInterrupt:
+        status = "interrupted"
+    gc.collect()  # the trainer and its model refer to each other
+    return {"status": status, "reason": reason, "seconds": time.perf_counter() - start}
+
+
+def _train(config: dict[str, Any], out: Path) -> str | None:
+    from ragen2_cli.config.load import build_config
+    from ragen2_cli.runs import RunDirectory
+    from ragen2_cli.training import checkpoints
+    from ragen2_cli.training.run import resume, start
+
+    run = RunDirectory(out)
+    if checkpoints.newest(run.checkpoints)[0] is not None:
+        summary = resume(out, quiet=True)
+    else:
+        if out.exists():
+            shutil.rmtree(out)  # a beginning without a checkpoint
+        summary = start(build_config(config), out, quiet=True)
+    stopped: str | None = summary["stopped"]
+    return stopped
+
+
+def _listen(tasks: "queue.Queue[dict[str, Any] | None]", busy: threading.Event) -> None:
+    """Put what arrives into the queue; when the parent is gone, stop a training in order."""
+    pending = b""
+    while block := os.read(0, 65536):
+        *lines, pending = (pending + block).split(b"\n")
+        for line in lines:
+            tasks.put(json.loads(line))
+    tasks.put(None)
+    if busy.is_set():
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()
+    sys.stderr.flush()
+    os._exit(0)  # the listening thread may still be waiting for input

@@ -1,0 +1,132 @@
+"""What a sweep varies, and the cells that come of it."""
+
+from pathlib import Path
+
+import pytest
+
+from ragen2_cli.commands.sweep import with_levels
+from ragen2_cli.errors import UserError
+from ragen2_cli.sweeps import axes
+from ragen2_cli.sweeps.folder import SweepDirectory
+from ragen2_cli.sweeps.grid import cell_name, expand
+from ragen2_cli.sweeps.plan import plan
+
+
+def planned(seeds="2", over=(), file=None, zipped=False, flags=None, **given):
+    names = {name.replace("_", "-"): value for name, value in given.items()}
+    return plan(names, over, seeds, file=file, zipped=zipped, flags=flags)
+
+
+def test_a_grid_is_every_combination_with_the_seed_fastest() -> None:
+    cells = planned(stochasticity="0,80%", filter="top-p:0.8,none")
+    # 2 levels x 2 filters x 2 seeds
+    assert [(c.labels["stochasticity"], c.labels["filter"], c.seed) for c in cells][:3] == [
+        ("0", "top-p:0.8", 0),
+        ("0", "top-p:0.8", 1),
+        ("0", "none", 0),
+    ]
+    assert len(cells) == 8
+    assert cells[-1].config["env"]["stochasticity"] == 80.0
+    assert cells[0].config["filter"] == {**cells[0].config["filter"], "value": 0.8}
+    assert len({cell.name for cell in cells}) == 8
+
+
+def test_half_means_half_a_percent() -> None:
+    assert planned("1", stochasticity="0.5")[0].config["env"]["stochasticity"] == 0.5
+
+
+def test_zip_takes_values_together() -> None:
+    cells = planned("1", kl="0,0.01", entropy="0,0.1", zipped=True)
+    pairs = [(c.config["algorithm"]["kl"], c.config["algorithm"]["entropy"]) for c in cells]
+    assert pairs == [(0.0, 0.0), (0.01, 0.1)]
+    with pytest.raises(UserError, match="kl 1, entropy 2"):
+        planned("1", kl="0", entropy="0,0.1", zipped=True)
+
+
+def test_top_p_values_and_none_share_an_axis() -> None:
+    cells = planned("1", top_p="1,.9,none")
+    found = [(c.config["filter"]["strategy"], c.config["filter"]["value"]) for c in cells]
+    assert found[:2] == [("top-p", 1.0), ("top-p", 0.9)]
+    assert found[2][0] == "none"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"seeds": "1,2,1"}, "seed 1 is there twice"),
+        ({"seeds": "0"}, "no cells"),
+        ({"seeds": "x"}, "neither a count nor a list"),
+        ({"stochasticity": ","}, "no cells"),
+        ({"stochasticity": "0,0%"}, "twice"),
+        ({"stochasticity": "120"}, "between 0 and 100"),
+        ({"over": ["filter.nope=1,2"]}, "nope"),
+        ({"over": ["filter.value"]}, "section.key=a,b,c"),
+        ({"filter": "topp"}, "did you mean 'top-p'"),
+        ({"over": ["steps=2,3", "steps=4"]}, "steps is swept twice"),
+        ({"group_size": "8,1"}, "group_size"),
+    ],
+)
+def test_what_makes_no_sweep_is_one_line(asked, said) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        planned(**asked)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_table_of_arms_sets_several_keys_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text(
+        "steps = 3\n[sweep]\nseeds = [4, 7]\n[sweep.over]\n'env.dead_share' = [0.0, 0.75]\n"
+        "[sweep.arms.regularizer]\nnone = {}\n'entropy 0.02' = {algorithm.entropy = 0.02}\n"
+    )
+    cells = planned(None, file=file)
+    assert len(cells) == 8
+    last = cells[-1]
+    assert last.labels == {"env.dead_share": "0.75", "regularizer": "entropy 0.02"}
+    assert (last.seed, last.config["algorithm"]["entropy"]) == (7, 0.02)
+    # Flags replace an axis of the same name, and the seeds.
+    again = planned("1", over=["env.dead_share=0.5"], file=file)
+    assert [cell.labels["env.dead_share"] for cell in again] == ["0.5", "0.5"]
+
+
+def test_names_are_safe_and_differ_where_labels_do() -> None:
+    plain = cell_name({"filter": "top-p"}, 3)
+    assert plain == "filter-top-p_seed-3"
+    slashes = [cell_name({"model": model}, 0) for model in ("org/a b", "org/a-b", "org-a/b")]
+    assert len(set(slashes)) == 3
+    assert all("/" not in name and " " not in name for name in slashes)
+    assert len(cell_name({"x": "y" * 500}, 0)) < 140
+
+
+def test_a_bare_stochasticity_means_the_levels_of_the_sources() -> None:
+    assert with_levels(["--stochasticity", "--seeds", "2"])[1] == axes.LEVELS
+    assert with_levels(["--stochasticity"]) == ["--stochasticity", axes.LEVELS]
+    assert with_levels(["--stochasticity", "5"]) == ["--stochasticity", "5"]
+
+
+def test_a_folder_takes_more_cells_but_no_other_settings(tmp_path: Path) -> None:
+    first = SweepDirectory.create(tmp_path / "s", planned("1", filter="none"))
+    first.close()
+    more = SweepDirectory.create(tmp_path / "s", planned("2", filter="none,top-p"))
+    assert len(more.cells) == 4
+    more.close()
+    with pytest.raises(UserError, match=r"another steps \(200 there, 9 here\)"):
+        SweepDirectory.create(tmp_path / "s", planned("1", filter="none", flags={"steps": 9}))
+    with pytest.raises(UserError, match="no cells"):
+        SweepDirectory.create(tmp_path / "t", expand({}, [], []))
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="not a sweep"):
+        SweepDirectory.create(other, planned("1"))
+
+
+def test_status_survives_and_a_torn_line_does_not_hurt(tmp_path: Path) -> None:
+    sweep = SweepDirectory.create(tmp_path / "s", planned("2"))
+    cell = next(iter(sweep.cells.values()))
+    sweep.record(cell, status="failed", reason="no room", seconds=1.5)
+    sweep.close()
+    with (tmp_path / "s" / "cells.jsonl").open("a") as file:
+        file.write('{"schema_version": 1, "name": "half')
+    again = SweepDirectory.open(tmp_path / "s")
+    assert [c.status for c in again.cells.values()] == ["failed", "planned"]
+    assert again.cells[cell.name].reason == "no room"
