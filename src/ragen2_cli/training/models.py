@@ -68,7 +68,12 @@ def load_policy(
     where, options = locate(name)
     tokenizer = _load(name, "tokenizer", where, options)
     notes = prepare_tokenizer(name, tokenizer)
-    model = _load(name, "model", where, {**options, "dtype": kind, "use_safetensors": True})
+    options = {**options, "dtype": kind, "use_safetensors": True}
+    if "gguf_file" in options:
+        from transformers import GgufConfig
+
+        options["quantization_config"] = GgufConfig(dequantize=True)  # packed blocks cannot train
+    model = _load(name, "model", where, options)
     style: Style = "compact" if model.config.to_dict().get(STYLE_KEY) == "compact" else "full"
     model.to(target).eval()
     loaded = model if adapter is None else load_adapter(model, Path(adapter))
