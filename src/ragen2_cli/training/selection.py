@@ -3,11 +3,13 @@
 N rows are P groups of G consecutive rollouts. NaN marks a row without a score.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragen2_cli.core.filters import Selection
-from ragen2_cli.core.groups import GroupStats, LossScaling, loss_scaling_factor
+from ragen2_cli.core.filters import GroupFilter, Selection
+from ragen2_cli.core.groups import GroupStats, LossScaling, group_stats, loss_scaling_factor
 
 Floats = NDArray[np.float64]
 
@@ -44,46 +46,95 @@ def score_from_rows(values_N: Floats, group_size: int, score: str) -> Floats:
     return np.divide(squares, count - 1, out=np.full(len(values), np.nan), where=count > 1)
 
 
-def shape_advantages(
-    advantages_N: Floats,
-    rewards_N: Floats,
-    stats: GroupStats,
-    selection: Selection,
-    *,
-    loss_scaling: LossScaling = "none",
-    soft_weighting: bool = False,
-) -> Floats:
-    """Final advantages of every row, those of dropped groups too.
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What becomes of the rows of one generation batch.
 
-    Dead groups and rows without a score are exactly 0, where normalizing rounding noise would
-    leave up to 1e-4. ``loss_scaling`` multiplies by the kept share of groups (or its root),
-    ``soft_weighting`` by the group's spread over the largest one.
+    Attributes:
+        selection: The filter's choice of groups.
+        stats: Statistics of the groups' rewards, over the whole batch before the filter.
+        advantages_N: Final advantages of every row, those of dropped groups too.
+        kept_N: True for the rows that are trained on: scored, in a kept group.
     """
-    groups = len(stats.dead_P)
-    factor_P = np.where(stats.dead_P, 0.0, 1.0)
-    factor_P *= loss_scaling_factor(len(selection.kept), groups, loss_scaling)
-    if soft_weighting:
-        factor_P *= selection.weight_P
-    factor_N = np.repeat(factor_P, len(rewards_N) // groups)
-    live_N = ~np.isnan(rewards_N) & (factor_N != 0)
-    return np.where(live_N, advantages_N * factor_N, 0.0)
+
+    selection: Selection
+    stats: GroupStats
+    advantages_N: Floats
+    kept_N: NDArray[np.bool_]
+
+    def metrics(self) -> dict[str, float]:
+        """Counts and statistics for the log.
+
+        ``group_reward_std`` and ``group_reward_var`` are means over groups. ``filter_target`` is
+        missing where the filter had no target.
+        """
+        groups, kept = len(self.stats.dead_P), len(self.selection.kept)
+        metrics = {
+            "groups": float(groups),
+            "kept_groups": float(kept),
+            "dead_groups": float(self.stats.dead_P.sum()),
+            "kept_ratio": kept / groups,
+            "group_reward_std": float(self.stats.std_P.mean()),
+            "group_reward_var": float(self.stats.var_P.mean()),
+        }
+        if self.selection.target is not None:
+            metrics["filter_target"] = float(self.selection.target)
+        return metrics
 
 
-def selection_metrics(selection: Selection, stats: GroupStats) -> dict[str, float]:
-    """What one selection says, for the log; statistics over the whole batch before the filter.
+@dataclass(frozen=True)
+class Rules:
+    """How groups are chosen and advantages scaled.
 
-    ``group_reward_std`` and ``group_reward_var`` are means over groups. ``filter_target`` is
-    missing where the filter had no target.
+    Attributes:
+        group_filter: Chooses the groups.
+        loss_scaling: Multiply advantages by the kept share of groups, or by its root.
+        soft_weighting: Multiply advantages by a group's spread over the largest spread.
+
+    Raises:
+        UserError: An unknown ``loss_scaling``, at construction.
     """
-    groups = len(stats.dead_P)
-    metrics = {
-        "groups": float(groups),
-        "kept_groups": float(len(selection.kept)),
-        "dead_groups": float(stats.dead_P.sum()),
-        "kept_ratio": len(selection.kept) / groups,
-        "group_reward_std": float(stats.std_P.mean()),
-        "group_reward_var": float(stats.var_P.mean()),
-    }
-    if selection.target is not None:
-        metrics["filter_target"] = float(selection.target)
-    return metrics
+
+    group_filter: GroupFilter
+    loss_scaling: LossScaling = "none"
+    soft_weighting: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown name."""
+        loss_scaling_factor(1, 1, self.loss_scaling)
+
+    def decide(
+        self,
+        rewards_N: Floats,
+        spread_N: Floats,
+        advantages_N: Floats,
+        group_size: int,
+        score_P: Floats | None = None,
+    ) -> Decision:
+        """Choose groups by the spread and give every row its final advantage.
+
+        Dead groups and rows without a score are exactly 0, where dividing rounding noise by its
+        own size would leave up to 1e-4.
+
+        Args:
+            rewards_N: Raw rewards.
+            spread_N: What the filter judges; the rewards, or the outcome alone.
+            advantages_N: TRL's advantages.
+            group_size: Rollouts per group.
+            score_P: Scores that rewards cannot give, passed on to the filter.
+        """
+        stats = group_stats(rewards_N.reshape(-1, group_size))
+        selection = self.group_filter.select(spread_N.reshape(-1, group_size), score_P=score_P)
+        groups = len(stats.dead_P)
+        factor_P = np.where(stats.dead_P, 0.0, 1.0)
+        factor_P *= loss_scaling_factor(len(selection.kept), groups, self.loss_scaling)
+        if self.soft_weighting:
+            factor_P *= selection.weight_P
+        factor_N = np.repeat(factor_P, group_size)
+        scored_N = ~np.isnan(rewards_N)
+        return Decision(
+            selection,
+            stats,
+            np.where(scored_N & (factor_N != 0), advantages_N * factor_N, 0.0),
+            scored_N & np.repeat(np.isin(np.arange(groups), selection.kept), group_size),
+        )

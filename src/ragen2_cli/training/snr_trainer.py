@@ -21,17 +21,17 @@ import torch
 from torch import Tensor, nn
 
 from ragen2_cli.core.filters import GIVEN_SCORES, GroupFilter, Selection
-from ragen2_cli.core.groups import LossScaling, group_stats, loss_scaling_factor
+from ragen2_cli.core.groups import LossScaling
 from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.training.checks import require_reference, require_trainable
 from ragen2_cli.training.compaction import Batch, loss_mask, take_rows, trim_padding
 from ragen2_cli.training.logprobs import CompletionScorer, score_in_chunks
 from ragen2_cli.training.microbatches import LOSS_NORMALIZERS, Share, micro_batches
 from ragen2_cli.training.selection import (
+    Decision,
     Floats,
+    Rules,
     score_from_rows,
-    selection_metrics,
-    shape_advantages,
     weighted_rewards,
 )
 from ragen2_cli.training.versions import require_supported_trl
@@ -40,6 +40,7 @@ require_supported_trl()
 
 from accelerate.utils import is_peft_model  # noqa: E402 - only after the version is accepted
 from trl import GRPOTrainer  # noqa: E402
+from trl.models.utils import disable_gradient_checkpointing  # noqa: E402
 from trl.trainer.utils import use_adapter  # noqa: E402
 
 SpreadRewards = Callable[[list[dict[str, Any]], Floats], Sequence[float]]
@@ -49,6 +50,7 @@ class SnrGRPOTrainer(GRPOTrainer):
     """``GRPOTrainer`` that trains on the groups a filter keeps.
 
     Attributes:
+        rules: The filter and how advantages are scaled.
         last_selection: The filter's decision about the newest generation batch.
         empty_steps: Optimizer steps so far that had nothing to train on.
         stop_reason: Why training was stopped early, empty when it was not.
@@ -97,7 +99,7 @@ class SnrGRPOTrainer(GRPOTrainer):
             UserError: Nothing to train (a frozen adapter), an unknown loss type, or an argument
                 outside its range.
         """
-        loss_scaling_factor(1, 1, loss_scaling)
+        rules = Rules(group_filter or GroupFilter("none"), loss_scaling, soft_weighting)
         counts = {"max_empty_batches": max_empty_batches, "tokens_per_forward": tokens_per_forward}
         for name, count in counts.items():
             if count is not None and count < 1:
@@ -109,13 +111,11 @@ class SnrGRPOTrainer(GRPOTrainer):
         if self.loss_type not in LOSS_NORMALIZERS:
             hint = did_you_mean(self.loss_type, LOSS_NORMALIZERS)
             raise UserError(f"loss_type: '{self.loss_type}' is not supported{hint}")
-        self.group_filter = group_filter or GroupFilter(strategy="none")
-        self.loss_scaling: LossScaling = loss_scaling
-        self.soft_weighting = soft_weighting
+        self.rules = rules
         self.spread_rewards = spread_rewards
         self.max_empty_batches = max_empty_batches
-        on_cpu = self.accelerator.device.type == "cpu"
-        self.tokens_per_forward = tokens_per_forward or (4096 if on_cpu else 32768)
+        default = 4096 if self.accelerator.device.type == "cpu" else 32768
+        self.tokens_per_forward = tokens_per_forward or default
         self._rewards_N: Floats = np.zeros(0)
         self._generated: tuple[Batch, Batch] | None = None
         self._empty_batches = 0
@@ -150,6 +150,7 @@ class SnrGRPOTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
         if not self.model.training:
             evaluated: Batch = super()._generate_and_score_completions(inputs)
+            self._logs["extra"]["kept"].extend([None] * len(self._rewards_N))
             return evaluated
         beta, self.beta = self.beta, 0.0  # the reference pass can wait for the filter
         try:
@@ -166,69 +167,50 @@ class SnrGRPOTrainer(GRPOTrainer):
 
     def _filter(self, batch: Batch, inputs: list[dict[str, Any]]) -> Batch:
         """Select groups over all processes; return this process's kept rows and new counts."""
-        rewards_N, group_size = self._rewards_N, self.num_generations
-        rows = len(inputs)
-        start = self.accelerator.process_index * rows
-        spread_N = rewards_N
+        spread_N = rewards_N = self._rewards_N
+        start = self.accelerator.process_index * len(inputs)
+        mine = slice(start, start + len(inputs))
         if self.spread_rewards is not None:
-            local = self.spread_rewards(inputs, rewards_N[start : start + rows])
-            spread_N = self._gather(np.asarray(local, dtype=np.float64))
-        stats = group_stats(rewards_N.reshape(-1, group_size))
-        selection = self.group_filter.select(
-            spread_N.reshape(-1, group_size), score_P=self._given_score(batch)
-        )
-        advantages_N = shape_advantages(
-            self._gather(batch["advantages"]),
+            spread_N = self._gather(np.asarray(self.spread_rewards(inputs, rewards_N[mine])))
+        decision = self.rules.decide(
             rewards_N,
-            stats,
-            selection,
-            loss_scaling=self.loss_scaling,
-            soft_weighting=self.soft_weighting,
+            spread_N,
+            self._gather(batch["advantages"]),
+            self.num_generations,
+            self._given_score(batch),
         )
-        kept_N = np.isin(np.arange(len(rewards_N)) // group_size, selection.kept)
-        kept_N &= ~np.isnan(rewards_N)
-        mine = slice(start, start + rows)
-        batch["advantages"] = torch.as_tensor(advantages_N[mine]).to(batch["advantages"])
-        kept = take_rows(batch, torch.as_tensor(np.flatnonzero(kept_N[mine])))
-        tokens = loss_mask(kept).sum()
-        kept["num_items_in_batch"] = self.accelerator.gather(tokens).sum()
-        self.last_selection = selection
-        self._record(batch, kept, selection_metrics(selection, stats), advantages_N, kept_N)
-        self.on_selection(selection, advantages_N, rewards_N, inputs)
+        advantages = torch.as_tensor(decision.advantages_N[mine]).to(batch["advantages"])
+        rows_kept = torch.as_tensor(np.flatnonzero(decision.kept_N[mine]))
+        kept = take_rows(batch | {"advantages": advantages}, rows_kept)
+        kept["num_items_in_batch"] = self.accelerator.gather(loss_mask(kept).sum()).sum()
+        self.last_selection = decision.selection
+        self._record(batch, kept, decision)
+        self.on_selection(decision.selection, decision.advantages_N, rewards_N, inputs)
         return kept
 
     def _given_score(self, batch: Batch) -> Floats | None:
         """Compute the group score that rewards cannot give: completion length or token entropy."""
-        score = self.group_filter.score
+        score = self.rules.group_filter.score
         if score not in GIVEN_SCORES:
             return None
         mask = loss_mask(batch)
-        values_N = mask.sum(1).double()
+        values_N = mask.sum(1)
         if score != "length":
-            with torch.no_grad():
-                entropies = self._score_tokens(self.model, batch, compute_entropy=True)[1]
-            assert entropies is not None
-            values_N = (entropies * mask).sum(1).double() / values_N  # no token: NaN
+            entropies = self._score_tokens(self.model, batch, compute_entropy=True)
+            values_N = (entropies * mask).sum(1) / values_N  # no token: NaN
         return score_from_rows(self._gather(values_N), self.num_generations, score)
 
-    def _record(
-        self,
-        batch: Batch,
-        kept: Batch,
-        metrics: dict[str, float],
-        advantages_N: Floats,
-        kept_N: np.ndarray[Any, np.dtype[np.bool_]],
-    ) -> None:
+    def _record(self, batch: Batch, kept: Batch, decision: Decision) -> None:
         """Log counts, put the final advantages into the completions table, count empty batches."""
         before, after = int(batch["num_items_in_batch"]), int(kept["num_items_in_batch"])
-        metrics["kept_tokens_ratio"] = after / before if before else 0.0
+        metrics = decision.metrics() | {"kept_tokens_ratio": after / before if before else 0.0}
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
         logged = self._logs["advantages"]  # the parent has just put its own values there
-        for _ in range(min(len(logged), len(advantages_N))):
+        for _ in range(min(len(logged), len(decision.advantages_N))):
             logged.pop()
-        logged.extend(advantages_N.tolist())
-        self._logs["extra"]["kept"].extend(kept_N.tolist())
+        logged.extend(decision.advantages_N.tolist())
+        self._logs["extra"]["kept"].extend(decision.kept_N.tolist())
         if before == 0:
             clipped = self._metrics["train"]["completions/clipped_ratio"][-1]
             warnings.warn(
@@ -240,31 +222,32 @@ class SnrGRPOTrainer(GRPOTrainer):
 
     def _gather(self, values: Tensor | Floats) -> Floats:
         """Values of all processes, in the order of the global batch."""
-        local = torch.as_tensor(values).to(self.accelerator.device)
-        gathered: Floats = self.accelerator.gather(local).double().cpu().numpy()
+        local = torch.as_tensor(values, dtype=torch.float32, device=self.accelerator.device)
+        gathered: Floats = self.accelerator.gather(local).cpu().double().numpy()
         return gathered
 
     def _reference_logps(self, batch: Batch) -> Tensor:
         """Log-probabilities of the kept completions under the reference model."""
         if not len(batch["completion_ids"]):
-            return batch["completion_ids"].new_zeros(batch["completion_ids"].shape).float()
-        with torch.no_grad():
-            if self.ref_model is not None:
-                return self._score_tokens(self.ref_model, batch)[0]
-            model = self.accelerator.unwrap_model(self.model)
-            with use_adapter(model, "ref" if "ref" in model.peft_config else None):
-                return self._score_tokens(self.model, batch)[0]
+            return torch.zeros_like(batch["completion_ids"], dtype=torch.float32)
+        if self.ref_model is not None:
+            return self._score_tokens(self.ref_model, batch)
+        model = self.accelerator.unwrap_model(self.model)
+        with use_adapter(model, "ref" if "ref" in model.peft_config else None):
+            return self._score_tokens(self.model, batch)
 
-    def _score_tokens(
-        self, model: nn.Module, batch: Batch, compute_entropy: bool = False
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        return self._get_per_token_logps_and_entropies(
-            model,
-            torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
-            torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
-            batch["completion_ids"].shape[1],
-            compute_entropy=compute_entropy,
-        )
+    def _score_tokens(self, model: Any, batch: Batch, compute_entropy: bool = False) -> Tensor:
+        """Log-probabilities of the completions, or entropies, without a gradient."""
+        checkpointing = self.args.gradient_checkpointing_kwargs
+        with torch.no_grad(), disable_gradient_checkpointing(self.model, checkpointing):
+            logps, entropies, _ = self._get_per_token_logps_and_entropies(
+                model,
+                torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
+                torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
+                batch["completion_ids"].shape[1],
+                compute_entropy=compute_entropy,
+            )
+        return logps if entropies is None else entropies
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         inputs: Batch = super()._prepare_inputs(generation_batch)
@@ -279,7 +262,7 @@ class SnrGRPOTrainer(GRPOTrainer):
                 accumulation=self.args.gradient_accumulation_steps,
                 multiple=self.pad_to_multiple_of or 1,
                 processes=self.accelerator.num_processes,
-                reduce_sum=self.accelerator.reduce,
+                reduce_sum=lambda counts: self.accelerator.reduce(counts, reduction="sum"),
             )
             inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
         return inputs
@@ -353,15 +336,10 @@ class SnrGRPOTrainer(GRPOTrainer):
             self._window_tokens = 0
             self._metrics["train"]["empty_steps"] = [float(self.empty_steps)]
             if self._empty_batches >= self.max_empty_batches:
-                self._stop()
+                why = self.last_selection.reason if self.last_selection else ""
+                self.stop_reason = (
+                    f"{self._empty_batches} batches in a row left nothing to train on:"
+                    f" {why or 'no token of a kept completion is trained on'}"
+                )
+                self.control.should_training_stop = True
         return loss
-
-    def _stop(self) -> None:
-        """End training after this step and say why."""
-        reason = "no token of a kept completion is trained on"
-        if self.last_selection is not None and self.last_selection.reason:
-            reason = self.last_selection.reason
-        self.stop_reason = (
-            f"{self._empty_batches} batches in a row left nothing to train on: {reason}"
-        )
-        self.control.should_training_stop = True
