@@ -49,7 +49,7 @@ def train(
     group_size: Annotated[int | None, typer.Option(help="Rollouts G of each prompt.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="grpo, dapo or dr-grpo.")] = None,
     filter: Annotated[
-        str | None, typer.Option(help="top-p, top-k, top-k-abs, min-p or none.")
+        str | None, typer.Option(help="top-p, top-k, top-k-abs, min-p, resample or none.")
     ] = None,
     filter_value: Annotated[
         float | None, typer.Option(help="The filter's p, fraction, count or ratio.")
@@ -132,6 +132,10 @@ def train(
         from ragen2_cli.commands.tables import train_summary
 
         typer.echo(train_summary(summary))
+    if summary["stopped"]:
+        from ragen2_cli.errors import CollapseStop
+
+        raise CollapseStop(f"{summary['stopped']}; its state is saved in {summary['run']}")
 
 
 def _start(config: Any, out: Path | None, *, force: bool, quiet: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 CONFIG_SCHEMA = 1
 
-Strategy = Literal["top-p", "top-k", "top-k-abs", "min-p", "none"]
+Strategy = Literal["top-p", "top-k", "top-k-abs", "min-p", "resample", "none"]
 
 
 class Section(BaseModel):
@@ -63,6 +63,9 @@ class FilterConfig(Section):
 
     strategy: Strategy = "top-p"
     value: float = Field(0.9, description="p, fraction, count or ratio, by strategy")
+    rounds: int = Field(
+        10, ge=1, description="most rounds of fresh prompts of resample (DAPO's dynamic sampling)"
+    )
     mass: Literal["linear", "softmax", "samples"] = "linear"
     score: Literal[
         "reward_var",

@@ -35,9 +35,15 @@ class Recorder(TrainerCallback):
         """Write to ``run``; ``evaluate(step)`` is called every ``every`` steps, 0 never."""
         self._run, self._source, self._rules, self._progress = run, source, rules, progress
         self._evaluate, self._every = evaluate, every
+        self._resamples = source.player.config.filter.strategy == "resample"
         self._seen: GenerationBatch | None = None
         self._mark = time.perf_counter()
         self.stop_reason = ""
+        self._asked: str | None = None
+
+    def stop_after_step(self, reason: str | None) -> None:
+        """Ask the run to stop once the step under way is done; None asks for nothing."""
+        self._asked = reason
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -62,7 +68,7 @@ class Recorder(TrainerCallback):
             self._seen = self._source.batch
         self._run.append_step(row)
         self._progress.step(row)
-        self._stop_if(self._rules.after_step(row), control)
+        self._stop_if(self._asked or self._rules.after_step(row), control)
         last = state.global_step >= state.max_steps
         if self._evaluate and self._every and row.step % self._every == 0 and not last:
             self.record(self._evaluate(row.step), control)
@@ -84,23 +90,23 @@ class Recorder(TrainerCallback):
     def _row(self, step: int, logs: dict[str, Any]) -> Step:
         # A further update on rollouts that an earlier step has counted has no batch of its own.
         batch = GenerationBatch(step) if self._source.batch is self._seen else self._source.batch
-        episodes = [trajectory.episode for trajectory in batch.trajectories]
+        episodes = [trajectory.episode for trajectory in batch.played]
         scored = [episode for episode in episodes if episode.episode_return is not None]
         turns = sum(len(episode.turns) for episode in episodes)
         truncated = sum(
             trajectory.truncated_turns > 0 or trajectory.episode.status == "context_limit"
-            for trajectory in batch.trajectories
+            for trajectory in batch.played
         )
-        tokens = sum(trajectory.sampled_tokens for trajectory in batch.trajectories)
+        tokens = sum(trajectory.sampled_tokens for trajectory in batch.played)
         seconds = time.perf_counter() - self._mark
-        selection = batch.selection
+        selection, replaced = batch.selection, batch.discarded_groups
         return Step(
             step=step,
             success=fmean(episode.success for episode in scored) if scored else None,
             episode_return=fmean(e.episode_return or 0.0 for e in scored) if scored else None,
-            groups=0 if selection is None else len(selection.dead_P),
+            groups=0 if selection is None else len(selection.dead_P) + replaced,
             kept_groups=0 if selection is None else len(selection.kept),
-            dead_groups=0 if selection is None else int(selection.dead_P.sum()),
+            dead_groups=0 if selection is None else int(selection.dead_P.sum()) + replaced,
             reward_std=batch.reward_std,
             reward_var=batch.reward_var,
             invalid_rate=sum(episode.invalid_turns for episode in episodes) / max(turns, 1),
@@ -113,9 +119,9 @@ class Recorder(TrainerCallback):
             response_length=tokens / max(len(episodes), 1),
             tokens=tokens,
             rollout_seconds=batch.rollout_seconds,
-            update_seconds=max(seconds - batch.rollout_seconds, 0.0),
+            update_seconds=max(seconds - batch.rollout_seconds - batch.diagnosis_seconds, 0.0),
             step_seconds=seconds,
-            extra=_extra(logs),
+            extra=_extra(logs) | _resampled(batch, self._resamples),
         )
 
 
@@ -131,6 +137,17 @@ _EXTRA = (
 
 def _extra(logs: dict[str, Any]) -> dict[str, float]:
     return {name: float(logs[name]) for name in _EXTRA if logs.get(name) is not None}
+
+
+def _resampled(batch: GenerationBatch, resamples: bool) -> dict[str, float]:
+    """What dynamic sampling cost: rounds, and rollouts and tokens beyond one batch."""
+    if not resamples:
+        return {}
+    return {
+        "rounds": float(batch.rounds),
+        "extra_rollouts": float(len(batch.discarded)),
+        "extra_tokens": float(sum(one.sampled_tokens for one in batch.discarded)),
+    }
 
 
 class Interrupts(TrainerCallback):

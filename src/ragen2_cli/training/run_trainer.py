@@ -2,20 +2,22 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ragen2_cli.core.filters import GroupFilter, Selection
 from ragen2_cli.core.groups import group_stats
+from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
 from ragen2_cli.rollout.engine import Trajectory
 from ragen2_cli.rollout.trl_fields import trl_fields
 from ragen2_cli.training import checkpoints
 from ragen2_cli.training.player import Player
+from ragen2_cli.training.resampling import Dealt, fill_with_live_groups
 from ragen2_cli.training.resume import SafeCheckpointMixin
 from ragen2_cli.training.selection import Floats
 from ragen2_cli.training.snr_trainer import SnrGRPOTrainer
@@ -23,25 +25,44 @@ from ragen2_cli.training.snr_trainer import SnrGRPOTrainer
 
 @dataclass
 class GenerationBatch:
-    """The newest batch of rollouts and what the filter made of it."""
+    """The newest batch of rollouts and what the filter made of it.
+
+    ``discarded`` are the rollouts of dead groups that ``filter.strategy`` ``resample`` replaced:
+    played and paid for, but not trained on. ``rounds`` is how often it had to draw.
+    """
 
     step: int
     trajectories: list[Trajectory] = field(default_factory=list)
     rollout_seconds: float = 0.0
+    discarded: list[Trajectory] = field(default_factory=list)
+    rounds: int = 1
     selection: Selection | None = None
     advantages_N: Floats | None = None
     reward_std: float | None = None
     reward_var: float | None = None
+    diagnosis_seconds: float = 0.0
+
+    @property
+    def played(self) -> list[Trajectory]:
+        """All rollouts of the step, discarded ones last."""
+        return [*self.trajectories, *self.discarded]
+
+    @property
+    def discarded_groups(self) -> int:
+        """Number of groups that were played and replaced."""
+        return len({trajectory.episode.group for trajectory in self.discarded})
 
     def episodes(self) -> list[Episode]:
-        """Return the records with advantage and filter decision filled in."""
+        """Return the records of all rollouts with advantage and filter decision filled in."""
         if self.selection is None or self.advantages_N is None:
-            return [trajectory.episode for trajectory in self.trajectories]
+            return [trajectory.episode for trajectory in self.played]
         kept = set(self.selection.kept.tolist())
         return [
             replace(trajectory.episode, advantage=float(advantage), kept=group in kept)
             for trajectory, advantage in zip(self.trajectories, self.advantages_N, strict=True)
             for group in (trajectory.episode.group,)
+        ] + [
+            replace(trajectory.episode, advantage=0.0, kept=False) for trajectory in self.discarded
         ]
 
 
@@ -49,7 +70,8 @@ class PromptSource:
     """TRL's ``rollout_func``: deals the next prompts of the run and plays them.
 
     The prompts come from a cursor, not from TRL's data loader, whose rows only say how many are
-    wanted: a resumed run goes on with exactly the next board.
+    wanted: a resumed run goes on with exactly the next board. ``observe`` is called with each
+    batch once the filter has judged it, before the update.
     """
 
     def __init__(self, player: Player) -> None:
@@ -57,6 +79,7 @@ class PromptSource:
         self.player = player
         self.cursor = 0
         self.batch = GenerationBatch(step=0)
+        self.observe: Callable[[GenerationBatch], None] = lambda batch: None
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """Play the next ``len(prompts) / group_size`` boards and return TRL's fields."""
@@ -64,13 +87,39 @@ class PromptSource:
         group_size = self.player.config.rollout.group_size
         groups = len(prompts) // group_size
         processes, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
-        boards, self.cursor = self.player.next_boards(self.cursor, groups * processes)
         step = trainer.state.global_step + 1
-        played = self.player.play_groups(
-            boards[rank * groups : (rank + 1) * groups], step=step, first=rank * groups
+        if self.player.config.filter.strategy == "resample":
+            if processes > 1:
+                raise UserError("filter.strategy: resample works in one process only")
+            dealt = self._resample(groups, step)
+        else:
+            boards, self.cursor = self.player.next_boards(self.cursor, groups * processes)
+            played = self.player.play_groups(
+                boards[rank * groups : (rank + 1) * groups], step=step, first=rank * groups
+            )
+            dealt = Dealt(played, [], 1)
+        seconds = time.perf_counter() - start
+        self.batch = GenerationBatch(
+            step, dealt.batch, seconds, discarded=dealt.discarded, rounds=dealt.rounds
         )
-        self.batch = GenerationBatch(step, played, time.perf_counter() - start)
-        return trl_fields(played)
+        return trl_fields(dealt.batch)
+
+    def _resample(self, groups: int, step: int) -> Dealt:
+        """Draw from the same cursor until the batch is live; its first draw is a plain batch."""
+        config = self.player.config
+
+        def play(count: int) -> list[list[Trajectory]]:
+            boards, self.cursor = self.player.next_boards(self.cursor, count)
+            played = self.player.play_groups(boards, step=step)
+            size = config.rollout.group_size
+            return [played[start : start + size] for start in range(0, len(played), size)]
+
+        return fill_with_live_groups(
+            play,
+            groups,
+            rounds=config.filter.rounds,
+            outcome=config.filter.spread_of == "outcome",
+        )
 
 
 def episode_return_reward(
@@ -85,15 +134,39 @@ def outcomes(inputs: list[dict[str, Any]], rewards_N: Floats) -> list[float]:
     return [math.nan if row["outcome"] is None else row["outcome"] for row in inputs]
 
 
+class Carried(Protocol):
+    """Something with a history that a resumed run must go on with."""
+
+    def state(self) -> dict[str, Any]:
+        """Return the history as JSON values."""
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from ``state()``."""
+
+
 class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
-    """``SnrGRPOTrainer`` fed by a ``PromptSource``; its checkpoints carry the cursor."""
+    """``SnrGRPOTrainer`` fed by a ``PromptSource``; its checkpoints carry all histories."""
 
     def __init__(
-        self, *args: Any, source: PromptSource, flush: Callable[[], None], **kwargs: Any
+        self,
+        *args: Any,
+        source: PromptSource,
+        flush: Callable[[], None],
+        carried: Mapping[str, Carried],
+        **kwargs: Any,
     ) -> None:
-        """Take what ``SnrGRPOTrainer`` takes, where episodes come from and how logs are flushed."""
+        """Take what ``SnrGRPOTrainer`` takes, and the run's own parts.
+
+        Args:
+            *args: Passed on to ``SnrGRPOTrainer``.
+            source: Where episodes come from.
+            flush: Brings the run's logs to the disk.
+            carried: Histories by name, saved in checkpoints and restored from them.
+            **kwargs: Passed on to ``SnrGRPOTrainer``.
+        """
         self.source = source
         self._flush = flush
+        self._carried = carried
         config = source.player.config.filter
         super().__init__(
             *args,
@@ -120,7 +193,13 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
         batch.selection = selection
         batch.advantages_N = np.asarray(advantages_N[start : start + len(inputs)])
         stats = group_stats(rewards_N.reshape(-1, self.num_generations))
-        batch.reward_std, batch.reward_var = float(stats.std_P.mean()), float(stats.var_P.mean())
+        # Discarded groups are dead: their spread is 0.
+        share = len(stats.std_P) / (len(stats.std_P) + batch.discarded_groups)
+        batch.reward_std = share * float(stats.std_P.mean())
+        batch.reward_var = share * float(stats.var_P.mean())
+        start_of_diagnosis = time.perf_counter()
+        self.source.observe(batch)
+        batch.diagnosis_seconds = time.perf_counter() - start_of_diagnosis
 
     def before_commit(self) -> None:
         """Bring the run's logs to the disk before a checkpoint counts."""
@@ -134,16 +213,27 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
 
     def extra_state(self) -> dict[str, Any]:
         """Return what a resumed run needs besides weights and generators."""
-        return {"cursor": self.source.cursor, "empty_steps": self.empty_steps}
+        return {
+            "cursor": self.source.cursor,
+            "empty_steps": self.empty_steps,
+            "carried": {name: part.state() for name, part in self._carried.items()},
+        }
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Continue from ``extra_state`` of an earlier run."""
         self.source.cursor = int(state["cursor"])
         self.empty_steps = int(state["empty_steps"])
+        for name, part in self._carried.items():
+            part.load(state["carried"][name])
 
 
 def group_filter(config: Any) -> GroupFilter:
-    """Build the filter that a config's ``[filter]`` describes."""
+    """Build the filter that a config's ``[filter]`` describes.
+
+    ``resample`` keeps every live group: what is dead was replaced while it was rolled out.
+    """
+    if config.strategy == "resample":
+        return GroupFilter(strategy="top-p", value=1.0)
     return GroupFilter(
         strategy=config.strategy,
         value=config.value,
