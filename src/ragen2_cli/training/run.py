@@ -10,10 +10,12 @@ from transformers import PrinterCallback
 
 from ragen2_cli.config import Config
 from ragen2_cli.config.load import build_config
+from ragen2_cli.core.regimes import CollapseWatch
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Evaluation
 from ragen2_cli.runs import RunDirectory
 from ragen2_cli.training import checkpoints
+from ragen2_cli.training.diagnostics import measure as measure_reasoning
 from ragen2_cli.training.evaluation import measure, temperature_of_entropy
 from ragen2_cli.training.grpo_config import grpo_config
 from ragen2_cli.training.models import (
@@ -26,7 +28,7 @@ from ragen2_cli.training.models import (
 from ragen2_cli.training.player import build_env, build_player, limits_of
 from ragen2_cli.training.progress import Progress, progress_for
 from ragen2_cli.training.recorder import Interrupts, Recorder
-from ragen2_cli.training.run_trainer import PromptSource, RunTrainer, group_filter
+from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource, RunTrainer, group_filter
 from ragen2_cli.training.setup import prepare
 from ragen2_cli.training.stopping import StopRules
 
@@ -132,7 +134,9 @@ class _Run:
         self.boards = self.player.heldout_boards(config.evaluation.episodes)
         self.source = PromptSource(self.player)
         self.rules = StopRules(config.stop)
+        self.watch = CollapseWatch()
         self.trainer = self._trainer(model, loaded)
+        self.source.observe = self._diagnose
 
     def _trainable(self, loaded: LoadedPolicy) -> Any:
         config = self.config.model
@@ -168,6 +172,7 @@ class _Run:
             processing_class=loaded.tokenizer,
             source=self.source,
             flush=self.run.sync,
+            carried={"rules": self.rules, "watch": self.watch},
             callbacks=[self.recorder, self.interrupts],
         )
         trainer.remove_callback(PrinterCallback)
@@ -176,6 +181,28 @@ class _Run:
     def _evaluate(self, step: int, temperature: float | None = None) -> Evaluation:
         chosen = self.config.evaluation.temperature if temperature is None else temperature
         return measure(self.player, self.boards, step=step, temperature=chosen)
+
+    def _diagnose(self, batch: GenerationBatch) -> None:
+        """Measure the reasoning of a batch with the policy that wrote it, when it is time."""
+        wanted = self.config.diagnostics
+        if not wanted.every or (batch.step != 1 and batch.step % wanted.every):
+            return
+        row = self.watch.update(
+            measure_reasoning(
+                self.trainer.model,
+                self.player.template.tokenizer,
+                [trajectory.episode for trajectory in batch.trajectories],
+                step=batch.step,
+                sampling=wanted.sampling,
+                samples=wanted.samples,
+                seed=self.config.seed,
+            )
+        )
+        self.run.append_diagnostics(row)
+        for warning in row["warnings"]:
+            self.progress.note(f"step {batch.step}: {warning}")
+        if self.config.stop.on_collapse:
+            self.recorder.stop_after_step(self.watch.stop_reason())
 
     def _ends(self, step: int) -> dict[str, Any]:
         """Measure sampled (and greedy) success at the start or the end."""
