@@ -14,6 +14,7 @@ COMMANDS = (
     ["evaluate"],
     ["show"],
     ["sweep"],
+    ["compare"],
     ["envs"],
     ["envs", "list"],
     ["envs", "show"],

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from ragen2_cli.commands import envs, evaluate, models, show, sweep, train
+from ragen2_cli.commands import compare, envs, evaluate, models, show, sweep, train
 from ragen2_cli.errors import CollapseStop, UserError
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app.command("train")(train.train)
 app.command("evaluate")(evaluate.evaluate)
 app.command("show")(show.show)
 app.command("sweep", cls=sweep.SweepCommand)(sweep.sweep)
+app.command("compare")(compare.compare)
 app.add_typer(envs.app, name="envs")
 app.add_typer(models.app, name="models")
 

@@ -1,0 +1,189 @@
+"""Paired differences between two runs or two arms of a sweep."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ragen2_cli.core.statistics import PairedDifference, paired_difference, wilson
+from ragen2_cli.errors import UserError, did_you_mean
+from ragen2_cli.records import RunLog
+from ragen2_cli.sweeps.folder import is_sweep
+from ragen2_cli.sweeps.results import final_success, load_run, load_sweep, sampled
+
+ARM_MARK = "@"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One quantity in two arms.
+
+    Attributes:
+        quantity: Its name, with the unit where it has one.
+        a: Mean over the pairs in the first arm; NaN without data.
+        b: The same in the second.
+        difference: ``a - b`` over pairs.
+        interval: What the interval is over: ``pairs of runs``, ``held-out episodes``, or empty when
+            there is none.
+    """
+
+    quantity: str
+    a: float
+    b: float
+    difference: PairedDifference
+    interval: str
+
+
+def _last_diagnostic(name: str) -> Callable[[RunLog], float | None]:
+    def value(log: RunLog) -> float | None:
+        rows = [row for row in log.diagnostics if row.get(name) is not None]
+        return float(max(rows, key=lambda row: row["step"])[name]) if rows else None
+
+    return value
+
+
+def _summary(name: str) -> Callable[[RunLog], float | None]:
+    return lambda log: None if log.summary is None else log.summary[name]
+
+
+def _last_length(log: RunLog) -> float | None:
+    rows = sampled(log)
+    return rows[-1].response_length if rows else None
+
+
+def _best(log: RunLog) -> float | None:
+    return max((row.success for row in sampled(log) if row.step > 0), default=None)
+
+
+def _greedy(log: RunLog) -> float | None:
+    rows = [row for row in log.evaluations if row.decoding == "greedy" and row.step > 0]
+    return max(rows, key=lambda row: row.step).success if rows else None
+
+
+SUCCESS = "success, final (share)"
+QUANTITIES: dict[str, Callable[[RunLog], float | None]] = {
+    SUCCESS: final_success,
+    "success, best checkpoint (share)": _best,
+    "success, greedy (share)": _greedy,
+    "mi_estimate (nats)": _last_diagnostic("mi_estimate"),
+    "mi_seq_estimate (nats)": _last_diagnostic("mi_seq_estimate"),
+    "conditional_entropy (nats)": _last_diagnostic("conditional_entropy"),
+    "response length (tokens)": _last_length,
+    "groups kept (share)": _summary("kept_ratio"),
+    "time (seconds)": _summary("seconds"),
+    "tokens sampled": _summary("tokens"),
+}
+"""What is compared, in the order of the table. To add one, add an entry."""
+
+
+def read_arm(target: str) -> list[RunLog]:
+    """Read ``RUN``, ``SWEEP`` or ``SWEEP@axis=label,axis=label``.
+
+    Raises:
+        UserError: No such run or sweep, an axis or label that it does not have, or no finished run.
+    """
+    place, mark, wanted = target.partition(ARM_MARK)
+    path = Path(place)
+    if not is_sweep(path):
+        if mark:
+            raise UserError(f"{place} is not a sweep; '{ARM_MARK}' names an arm of a sweep")
+        return [load_run(path)]
+    logs = load_sweep(path)
+    for part in filter(None, wanted.split(",")):
+        name, equals, label = (piece.strip() for piece in part.partition("="))
+        if not equals:
+            raise UserError(f"{target}: '{part}' is not axis=label")
+        known = list(dict.fromkeys(axis for log in logs for axis in log.labels))
+        if name not in known:
+            raise UserError(f"{place} has no axis '{name}'{did_you_mean(name, known)}")
+        labels = list(dict.fromkeys(log.labels[name] for log in logs))
+        if label not in labels:
+            raise UserError(f"{place}: {name} has no finished '{label}'; it has {labels}")
+        logs = [log for log in logs if log.labels[name] == label]
+    return logs
+
+
+def pair_up(
+    first: Sequence[RunLog], second: Sequence[RunLog]
+) -> tuple[list[tuple[RunLog, RunLog]], int]:
+    """Pair runs of two arms that share their seed and every label in which the arms are alike.
+
+    Labels that have one value in each arm, and not the same, are what the arms differ in.
+
+    Returns:
+        The pairs, and how many runs found no partner. Two single runs are a pair of their own.
+
+    Raises:
+        UserError: Nothing can be paired, or several runs of an arm share a key.
+    """
+    if len(first) == len(second) == 1:
+        return [(first[0], second[0])], 0
+    axes = {name for log in [*first, *second] for name in log.labels}
+    apart = {
+        name
+        for name in axes
+        if len(values(first, name)) == 1
+        and len(values(second, name)) == 1
+        and values(first, name) != values(second, name)
+    }
+    shared = sorted(axes - apart)
+    left, right = _keyed(first, shared), _keyed(second, shared)
+    common = [key for key in left if key in right]
+    if not common:
+        raise UserError("compare: no two runs share their seed and settings, so nothing is paired")
+    alone = len(left) + len(right) - 2 * len(common)
+    return [(left[key], right[key]) for key in common], alone
+
+
+def values(logs: Sequence[RunLog], name: str) -> set[str | None]:
+    """Return the labels that runs have on an axis; None stands for runs without it."""
+    return {log.labels.get(name) for log in logs}
+
+
+def _keyed(logs: Sequence[RunLog], names: Sequence[str]) -> dict[tuple[object, ...], RunLog]:
+    found: dict[tuple[object, ...], RunLog] = {}
+    for log in logs:
+        key = (*(log.labels.get(name) for name in names), log.seed)
+        if key in found:
+            raise UserError(
+                f"compare: {found[key].name} and {log.name} have the same settings and seed; "
+                f"name one arm with {ARM_MARK}axis=label"
+            )
+        found[key] = log
+    return found
+
+
+def compare(pairs: Sequence[tuple[RunLog, RunLog]]) -> list[Difference]:
+    """Return the difference in every quantity that both arms have, over the pairs.
+
+    Two pairs or more: a Student t interval over pairs. One pair: for the success rates the interval
+    that the held-out episodes allow (Newcombe's, from two Wilson intervals), else none.
+    """
+    found = []
+    for quantity, measure in QUANTITIES.items():
+        measured = [(measure(a), measure(b)) for a, b in pairs]
+        both = [(a, b) for a, b in measured if a is not None and b is not None]
+        if not both:
+            continue
+        sides = [
+            [math.nan if v is None else v for v in side] for side in zip(*measured, strict=True)
+        ]
+        result = paired_difference(*sides)
+        over = "pairs of runs" if result.n > 1 else ""
+        if result.n == 1 and quantity == SUCCESS:
+            result, over = _newcombe(*pairs[0]), "held-out episodes"
+        means = [math.fsum(side) / len(both) for side in zip(*both, strict=True)]
+        found.append(Difference(quantity, means[0], means[1], result, over))
+    if not found:
+        raise UserError("compare: the runs have no measurement in common")
+    return found
+
+
+def _newcombe(first: RunLog, second: RunLog) -> PairedDifference:
+    """Difference of two success rates with Newcombe's hybrid score interval (method 10)."""
+    a, b = sampled(first)[-1], sampled(second)[-1]
+    left, right = wilson(a.successes, a.episodes), wilson(b.successes, b.episodes)
+    mean = a.success - b.success
+    low = mean - math.hypot(a.success - left.low, right.high - b.success)
+    high = mean + math.hypot(left.high - a.success, b.success - right.low)
+    return PairedDifference(mean, low, high, 1, 0)
