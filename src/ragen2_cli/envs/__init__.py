@@ -15,6 +15,7 @@ REGISTRY: dict[str, str] = {
     "bandit": "ragen2_cli.envs.bandit:Bandit",
     "metamath": "ragen2_cli.envs.metamath:MetaMath",
     "deep_coder": "ragen2_cli.envs.deep_coder:DeepCoder",
+    "search_qa": "ragen2_cli.envs.search_qa:SearchQA",
 }
 
 __all__ = ["REGISTRY", "StepResult", "TextEnv", "environment_class", "make", "options_of"]

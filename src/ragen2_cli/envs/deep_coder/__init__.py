@@ -1,5 +1,7 @@
 """Programming problems: write a whole program, graded on hidden tests in the sandbox."""
 
+import logging
+
 from ragen2_cli.envs.base import StepResult, TextEnv
 from ragen2_cli.envs.deep_coder.grade import MAX_SOURCE, Grade, extract, grade
 from ragen2_cli.envs.deep_coder.problems import Problem, load_rows, parse
@@ -8,6 +10,8 @@ from ragen2_cli.errors import UserError
 from ragen2_cli.sandbox import Limits, SandboxError, detect, shared_pool
 
 __all__ = ["DeepCoder"]
+
+_log = logging.getLogger(__name__)
 
 
 class DeepCoder(TextEnv):
@@ -79,7 +83,8 @@ class DeepCoder(TextEnv):
         try:
             pool = shared_pool(self.limits, unsafe=self.unsafe)
             self._grade = grade(self._problem, source, pool)
-        except SandboxError:
+        except SandboxError as error:
+            _log.warning("deep_coder: no score for this program: %s", error)
             self._done = True
             return StepResult(reward=None, done=True)
         share = self._grade.share
