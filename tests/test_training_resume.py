@@ -11,6 +11,9 @@ Guarantees locked here:
 import json
 import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -203,9 +206,16 @@ def test_two_and_two_steps_equal_four(tmp_path, options):  # case 42
     assert whole.lr_scheduler.state_dict() == rest.lr_scheduler.state_dict()
 
 
-def test_resume_at_the_end_of_an_epoch(tmp_path):
-    # Two prompts, two a step: every step is an epoch of its own, as in a run of ours.
-    run_both_ways(tmp_path, prompts=2, shuffle_dataset=False)
+@pytest.mark.parametrize(
+    ("prompts", "stop_at"),
+    [
+        # Two prompts a step. With two, every step is an epoch, as in a run of ours.
+        pytest.param(2, 2, id="every-step"),
+        pytest.param(4, 3, id="mid-epoch", marks=pytest.mark.slow),
+    ],
+)
+def test_shuffled_epochs_continue_in_their_order(tmp_path, prompts, stop_at):
+    run_both_ways(tmp_path, stop_at, prompts=prompts)
 
 
 def test_a_save_between_generations_waits_for_the_boundary(tmp_path):
@@ -292,3 +302,42 @@ def test_full_disk_stops_with_one_line_and_keeps_the_last(tmp_path, monkeypatch)
     monkeypatch.undo()
     assert os.listdir(made.checkpoint_root) == ["step-000002"]
     trainer(tmp_path / "a").train(resume_from_checkpoint=True)
+
+
+PROCESSES = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+from test_training_resume import StopAt, trainer, weights
+
+root = Path(sys.argv[2])
+options = {"per_device_train_batch_size": 2, "prompts": 4}
+whole = trainer(root / "whole", **options)
+whole.train()
+trainer(root / "parts", callbacks=[StopAt(2)], **options).train()
+torch.manual_seed(12345 + whole.args.process_index)
+rest = trainer(root / "parts", **options)
+rest.train(resume_from_checkpoint=True)
+same = all(torch.equal(value, weights(rest)[name]) for name, value in weights(whole).items())
+(root / f"rank{whole.args.process_index}").write_text(f"{whole.args.world_size} {same}")
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_resume_exactly(tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    script = tmp_path / "script.py"
+    script.write_text(PROCESSES)
+    done = subprocess.run(
+        [*launcher, "--nproc_per_node=2", str(script), str(Path(__file__).parent), str(tmp_path)],
+        env=os.environ | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in (0, 1):
+        assert (tmp_path / f"rank{rank}").read_text() == "2 True"
+    names = os.listdir(tmp_path / "parts" / "checkpoints" / "step-000002")
+    assert {"generators-0.safetensors", "generators-1.safetensors"} <= set(names)

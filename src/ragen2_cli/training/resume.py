@@ -9,6 +9,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from trl import GRPOConfig, GRPOTrainer
 
@@ -26,8 +27,8 @@ class SafeCheckpointMixin(GRPOTrainer):
     Saves when the trainer's arguments say so (``save_strategy``, ``save_steps``), but only at
     generation boundaries: rollouts that still wait for their update are not part of a
     checkpoint, so a save that falls between is made at the next boundary. ``save_total_limit``
-    is how many checkpoints stay. Prompts must come in an order that does not depend on the
-    epoch: one pass over the data, or ``shuffle_dataset=False``.
+    is how many checkpoints stay. With several processes every one keeps its own generators, and
+    a resumed run needs as many.
 
     Subclasses add what they carry from step to step with ``extra_state`` and
     ``load_extra_state``.
@@ -38,6 +39,7 @@ class SafeCheckpointMixin(GRPOTrainer):
     lr_scheduler: Any
     _partial: Path | None = None
     _checkpoint_due = False
+    _epochs_done = 0
 
     # ---- for subclasses ----
 
@@ -103,6 +105,7 @@ class SafeCheckpointMixin(GRPOTrainer):
         rest = {
             "processes": self.args.world_size,
             "micro_steps": self._step,
+            "epochs": int(self.state.epoch or 0),
             "extra": self.extra_state(),
         }
         _write(folder, "trainer", rest)
@@ -160,6 +163,7 @@ class SafeCheckpointMixin(GRPOTrainer):
         """
         if resume_from_checkpoint is True:
             resume_from_checkpoint = str(self._newest())
+        self._epochs_done = 0
         if resume_from_checkpoint:
             folder = Path(resume_from_checkpoint)
             try:
@@ -186,12 +190,21 @@ class SafeCheckpointMixin(GRPOTrainer):
             )
         if self.args.ignore_data_skip:
             raise UserError("exact resume needs ignore_data_skip=False")
-        processes = _read(folder, "trainer")["processes"]
+        rest = _read(folder, "trainer")
+        self._epochs_done, processes = rest["epochs"], rest["processes"]
         if processes != self.args.world_size:
             raise UserError(
                 f"{folder} was written by {processes} processes, this run has"
                 f" {self.args.world_size}; start as many"
             )
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(dataset)
+        # Every epoch draws an order from one generator: draw those of the epochs gone by.
+        if sampler.shuffle:
+            for _ in range(self._epochs_done):
+                torch.randperm(sampler.num_samples, generator=sampler.generator)
+        return sampler
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
