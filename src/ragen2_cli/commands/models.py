@@ -27,7 +27,7 @@ def list_(
     if json_:
         typer.echo(json.dumps({"embedded": embedded}))
         return
-    names = ", ".join(str(name) for name in embedded["environments"])
+    names = ", ".join(sorted({lesson["env"] for lesson in embedded["lessons"]}))
     typer.echo(
         f"embedded            {embedded['parameters']:,} parameters, "
         f"{embedded['bytes'] / 1e6:.1f} MB, warm-started on {names}\n"

@@ -38,7 +38,12 @@ class Demonstration:
 
 
 def demonstrate(
-    env: TextEnv, narrator: Narrator, seed: int, rng: np.random.Generator
+    env: TextEnv,
+    narrator: Narrator,
+    seed: int,
+    rng: np.random.Generator,
+    *,
+    turns: int | None = None,
 ) -> Demonstration:
     """Play one episode.
 
@@ -47,22 +52,28 @@ def demonstrate(
         narrator: Says and does.
         seed: The board.
         rng: Draws the wording and the moves.
+        turns: Stop after this many turns; None plays to the end.
     """
     session = Session(
         env, seed=seed, noise_seed=noise_seed(0, 0, 0, seed), limits=Limits.of(env), style="compact"
     )
     exchanges = []
     message: str | None = session.messages[0]["content"]
-    while message is not None:
+    while message is not None and len(exchanges) != turns:
         thought, answer = narrator(env, message, rng)
         completion = f"{thought}</think><answer>{answer}</answer>"
         exchanges.append((message, completion))
         message = session.submit(completion)
-    return Demonstration(seed, tuple(exchanges), session.success)
+    return Demonstration(seed, tuple(exchanges), session.done and session.success)
 
 
 def stream(
-    env: TextEnv, narrator: Narrator, seed: int, rng: np.random.Generator
+    env: TextEnv,
+    narrator: Narrator,
+    seed: int,
+    rng: np.random.Generator,
+    *,
+    turns: int | None = None,
 ) -> Iterator[Demonstration]:
     """Yield demonstrations of training boards without end.
 
@@ -71,12 +82,13 @@ def stream(
         narrator: Says and does.
         seed: Decides the boards.
         rng: Draws wordings and moves.
+        turns: As in :func:`demonstrate`.
     """
     cursor = 0
     while True:
         seeds, cursor = train_seeds(env, seed, cursor, _BLOCK)
         for board in seeds:
-            yield demonstrate(env, narrator, board, rng)
+            yield demonstrate(env, narrator, board, rng, turns=turns)
 
 
 def token_row(

@@ -62,7 +62,7 @@ def write(
     """
     from importlib.metadata import version
 
-    from ragen2_cli.training.embedded.narrators import NARRATORS
+    from ragen2_cli.training.embedded.narrators import LESSONS
 
     out.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(out)
@@ -71,7 +71,10 @@ def write(
     provenance: dict[str, object] = {
         "schema": 1,
         "command": f"ragen2 models build --seed {settings['seed']} --steps {settings['steps']}",
-        "environments": {name: share for name, (_, share) in NARRATORS.items()},
+        "lessons": [
+            {"env": lesson.env, "options": lesson.options, "share": lesson.share}
+            for lesson in LESSONS
+        ],
         "parameters": model.num_parameters(),
         "settings": settings,
         "loss": round(loss, 4),

@@ -6,7 +6,7 @@ versions and one thread the same seed gives the same bytes.
 
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ragen2_cli.training.embedded.demonstrations import Demonstration, stream, token_row
-from ragen2_cli.training.embedded.narrators import NARRATORS
+from ragen2_cli.training.embedded.narrators import LESSONS, READING, Lesson
 from ragen2_cli.training.embedded.tokenizer import build_tokenizer
 from ragen2_cli.training.models import STYLE_KEY
 
@@ -35,28 +35,37 @@ class WarmStart:
     Attributes:
         seed: Decides everything.
         steps: Optimizer steps.
-        episodes: Demonstrated episodes per step.
-        lr: Peak learning rate; 50 steps of warm-up, then constant, falling over the last half.
+        reading: Share of the steps, the first ones, that only teach to read: single turns on
+            FrozenLake boards with many holes. Without them the grid is never looked at, because
+            holes are rare and coordinates explain the rest.
+        turns: Single turns per reading step.
+        episodes: Demonstrated episodes per later step.
+        lr: Peak learning rate; 50 steps of warm-up, then constant, falling over the last 40 %.
         width: Hidden size.
         layers: Number of layers.
         heads: Attention heads.
         mlp: Width of the feed-forward layers.
+        rope_theta: Base of the rotary positions; the usual 10,000 leaves few dimensions for the
+            short distances of a grid and reads it far later.
         initializer_range: Standard deviation of the first weights; 0.02 learns far slower.
-        tokenizer_episodes: Episodes of each environment that the tokenizer is trained on.
+        tokenizer_episodes: Episodes of each lesson that the tokenizer is trained on.
         part: Rows per forward pass; small parts stay in the processor's cache.
     """
 
     seed: int = 0
-    steps: int = 600
-    episodes: int = 16
-    lr: float = 4e-3
+    steps: int = 1100
+    reading: float = 0.5
+    turns: int = 48
+    episodes: int = 20
+    lr: float = 3e-3
     width: int = 96
     layers: int = 3
     heads: int = 4
     mlp: int = 256
+    rope_theta: float = 100.0
     initializer_range: float = 0.08
     tokenizer_episodes: int = 200
-    part: int = 4
+    part: int = 6
 
 
 DEFAULTS = WarmStart()
@@ -67,21 +76,51 @@ def with_steps(config: WarmStart, *, seed: int, steps: int | None) -> WarmStart:
     return replace(config, seed=seed, steps=config.steps if steps is None else steps)
 
 
-def demonstrations(seed: int) -> dict[str, Iterator[Demonstration]]:
-    """Return one endless stream of demonstrations per environment."""
+def demonstrations(
+    seed: int, lessons: Sequence[Lesson] = LESSONS, *, turns: int | None = None
+) -> list[Iterator[Demonstration]]:
+    """Return one endless stream of demonstrations per lesson.
+
+    Args:
+        seed: Decides boards, wordings and moves.
+        lessons: What is taught.
+        turns: Stop an episode after this many turns; None plays it to its end.
+    """
     from ragen2_cli.envs import make
 
-    return {
-        name: stream(make(name), narrator, seed, np.random.default_rng((seed, at)))
-        for at, (name, (narrator, _)) in enumerate(NARRATORS.items())
-    }
+    return [
+        stream(
+            make(lesson.env, **lesson.options),
+            lesson.narrator,
+            seed,
+            np.random.default_rng((seed, at)),
+            turns=turns,
+        )
+        for at, lesson in enumerate(lessons)
+    ]
+
+
+def batches(config: WarmStart, template: "ChatTemplate") -> Iterator[list[Row]]:
+    """Yield the rows of each step: single reading turns first, then episodes of all lessons."""
+    (reading,) = demonstrations(config.seed + 1, [READING], turns=1)
+    flows = demonstrations(config.seed + 2)
+    shares = np.array([lesson.share for lesson in LESSONS])
+    rng = np.random.default_rng((config.seed, 0xDE))
+    for step in range(config.steps):
+        if step < config.reading * config.steps:
+            shown = list(itertools.islice(reading, config.turns))
+        else:
+            picks = rng.choice(len(flows), config.episodes, p=shares / shares.sum())
+            shown = [next(flows[pick]) for pick in picks]
+        rows = [token_row(demonstration, template) for demonstration in shown]
+        yield sorted(rows, key=lambda row: len(row[0]))
 
 
 def make_tokenizer(config: WarmStart) -> "PreTrainedTokenizerFast":
-    """Return the tokenizer, trained on the first demonstrations of every environment."""
+    """Return the tokenizer, trained on the first demonstrations of every lesson."""
     texts = [
         text
-        for flow in demonstrations(config.seed).values()
+        for flow in demonstrations(config.seed)
         for shown in itertools.islice(flow, config.tokenizer_episodes)
         for exchange in shown.exchanges
         for text in exchange
@@ -103,6 +142,7 @@ def make_model(config: WarmStart, tokenizer: "PreTrainedTokenizerFast") -> "Llam
         num_key_value_heads=config.heads,
         max_position_embeddings=2048,
         initializer_range=config.initializer_range,
+        rope_parameters={"rope_type": "default", "rope_theta": config.rope_theta},
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -116,7 +156,7 @@ def make_model(config: WarmStart, tokenizer: "PreTrainedTokenizerFast") -> "Llam
 def learning_rate(config: WarmStart, step: int) -> float:
     """Return the learning rate of a step (0-based)."""
     rise = min(1.0, (step + 1) / 50)
-    fall = min(1.0, max(0.02, 2 * (config.steps - step) / config.steps))
+    fall = min(1.0, max(0.02, (config.steps - step) / (0.4 * config.steps)))
     return config.lr * rise * fall
 
 
@@ -154,20 +194,13 @@ def train(
     """
     import torch
 
-    flows = demonstrations(config.seed + 1)
-    names = list(NARRATORS)
-    shares = np.array([NARRATORS[name][1] for name in names])
-    rng = np.random.default_rng((config.seed, 0xDE))
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=config.lr, betas=(0.9, 0.99), weight_decay=0.01
     )
     pad = template.tokenizer.pad_token_id
     loss = float("nan")
-    for step in range(config.steps):
+    for step, rows in enumerate(batches(config, template)):
         optimizer.param_groups[0]["lr"] = learning_rate(config, step)
-        picks = rng.choice(names, config.episodes, p=shares / shares.sum())
-        rows = [token_row(next(flows[str(name)]), template) for name in picks]
-        rows.sort(key=lambda row: len(row[0]))
         tokens = sum(sum(mask) for _, mask in rows)
         loss = 0.0
         for start in range(0, len(rows), config.part):

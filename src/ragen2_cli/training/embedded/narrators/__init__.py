@@ -1,20 +1,46 @@
-"""What a demonstrator says and does: one file per environment, listed in ``NARRATORS``.
+"""What a demonstrator says and does: one file per environment, listed in ``LESSONS``.
 
-A narrator is a function ``(env, observation, rng) -> (reasoning, answer)``. It states facts of the
-observation that are true and picks good and bad actions by a stated rule. To add one: write it
+A narrator is a function ``(env, message, rng) -> (reasoning, answer)``. It states facts of the
+user message that are true and picks good and bad actions by a stated rule. To add one: write it
 in a file of its own and list it with the share of the warm start's episodes that it plays.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from ragen2_cli.envs.base import TextEnv
-from ragen2_cli.training.embedded.narrators import frozenlake
+from ragen2_cli.training.embedded.narrators import bandit, countdown, frozenlake, sokoban
 
 Narrator = Callable[[TextEnv, str, np.random.Generator], tuple[str, str]]
 
-# environment -> (narrator, share of the warm start's episodes)
-NARRATORS: dict[str, tuple[Narrator, float]] = {
-    "frozenlake": (frozenlake.narrator(frozenlake.Skill()), 1.0),
-}
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """One part of the warm start.
+
+    Attributes:
+        env: Name of the environment.
+        narrator: Who plays it.
+        share: Share of the warm start's episodes.
+        options: The environment's options.
+    """
+
+    env: str
+    narrator: Narrator
+    share: float
+    options: dict[str, object] = field(default_factory=dict)
+
+
+_FROZENLAKE = frozenlake.narrator(frozenlake.Skill())
+
+LESSONS: tuple[Lesson, ...] = (
+    Lesson("frozenlake", _FROZENLAKE, 0.4),
+    Lesson("frozenlake", _FROZENLAKE, 0.25, {"ice": 0.6}),
+    Lesson("sokoban", sokoban.speak, 0.1),
+    Lesson("bandit", bandit.speak, 0.1),
+    Lesson("countdown", countdown.speak, 0.15),
+)
+
+READING = Lesson("frozenlake", _FROZENLAKE, 1.0, {"ice": 0.6})

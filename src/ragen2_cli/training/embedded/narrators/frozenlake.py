@@ -10,12 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from ragen2_cli.envs.base import TextEnv
+from ragen2_cli.training.embedded.narrators.words import (
+    CLOSERS,
+    OPENERS,
+    STEPS,
+    Cell,
+    bearing,
+    lines_of,
+    neighbor,
+)
 
 ACTIONS = ("Left", "Down", "Right", "Up")
-_STEPS = {"Left": (0, -1), "Down": (1, 0), "Right": (0, 1), "Up": (-1, 0)}
-_KINDS = {"_": "ice", "P": "ice", "O": "hole", "G": "goal"}
-_OPENERS = ("at", "now at", "I am at")
-_CLOSERS = ("go", "try", "so")
+KINDS = {"_": "ice", "P": "ice", "O": "hole", "G": "goal"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,68 +35,49 @@ class Skill:
         two: Share of turns with two actions instead of one.
     """
 
-    toward: float = 0.1
+    toward: float = 0.2
     habit: float = 0.4
     two: float = 0.5
 
 
-def read(observation: str) -> tuple[tuple[int, int], tuple[int, int], list[str]]:
-    """Return (player, goal, grid rows) of an observation, an invalid turn's mark left out."""
-    lines = observation.removeprefix("!\n").split("\n")
+def read(message: str) -> tuple[Cell, Cell, list[str]]:
+    """Return (player, goal, grid rows) of a user message."""
+    lines = lines_of(message)
     _, row, column, _, goal_row, goal_column = lines[0].split()
     return (int(row), int(column)), (int(goal_row), int(goal_column)), lines[1:]
 
 
-def bearing(player: tuple[int, int], goal: tuple[int, int]) -> str:
-    """Return where the goal lies, for example ``down 2 left 1``."""
-    down, right = goal[0] - player[0], goal[1] - player[1]
-    words = []
-    if down:
-        words.append(f"{'down' if down > 0 else 'up'} {abs(down)}")
-    if right:
-        words.append(f"{'right' if right > 0 else 'left'} {abs(right)}")
-    return " ".join(words)
-
-
-def neighbor(player: tuple[int, int], grid: Sequence[str], action: str) -> str:
-    """Return what lies one move away: ``ice``, ``hole``, ``goal`` or ``wall`` (the edge)."""
-    row, column = player[0] + _STEPS[action][0], player[1] + _STEPS[action][1]
-    inside = 0 <= row < len(grid) and 0 <= column < len(grid[0])
-    return _KINDS[grid[row][column]] if inside else "wall"
-
-
-def reasoning(observation: str, actions: Sequence[str], rng: np.random.Generator) -> str:
+def reasoning(message: str, actions: Sequence[str], rng: np.random.Generator) -> str:
     """Return the true facts and the choice, in one of a few wordings."""
-    player, goal, grid = read(observation)
-    near = " ".join(f"{name.lower()} {neighbor(player, grid, name)}" for name in ACTIONS)
-    opener, closer = rng.choice(_OPENERS), rng.choice(_CLOSERS)
+    player, goal, grid = read(message)
+    near = " ".join(f"{name.lower()} {neighbor(player, grid, name, KINDS)}" for name in ACTIONS)
+    opener, closer = rng.choice(OPENERS), rng.choice(CLOSERS)
     choice = " ".join(name.lower() for name in actions)
     return (
         f"{opener} {player[0]} {player[1]}, goal {bearing(player, goal)}. {near}. {closer} {choice}"
     )
 
 
-def choose(observation: str, rng: np.random.Generator, skill: Skill) -> list[str]:
-    """Return one or two actions; the second one assumes that the first one moved."""
-    player, goal, grid = read(observation)
+def choose(message: str, rng: np.random.Generator, skill: Skill) -> list[str]:
+    """Return one or two actions; the second one assumes what the first one did."""
+    player, goal, grid = read(message)
     actions: list[str] = []
     for _ in range(2 if rng.random() < skill.two else 1):
         action = _move(player, goal, rng, skill)
         actions.append(action)
-        kind = neighbor(player, grid, action)
+        kind = neighbor(player, grid, action, KINDS)
         if kind in ("hole", "goal"):
             break
         if kind == "ice":
-            player = (player[0] + _STEPS[action][0], player[1] + _STEPS[action][1])
+            player = (player[0] + STEPS[action][0], player[1] + STEPS[action][1])
     return actions
 
 
-def _move(
-    player: tuple[int, int], goal: tuple[int, int], rng: np.random.Generator, skill: Skill
-) -> str:
+def _move(player: Cell, goal: Cell, rng: np.random.Generator, skill: Skill) -> str:
     draw = rng.random()
     if draw < skill.toward:
-        names = [name for name in ACTIONS if name.lower() in bearing(player, goal).split()]
+        words = bearing(player, goal).split()
+        names = [name for name in ACTIONS if name.lower() in words]
     elif draw < skill.toward + skill.habit:
         names = ["Down", "Right"]
     else:
@@ -99,10 +86,10 @@ def _move(
 
 
 def narrator(skill: Skill) -> Callable[[TextEnv, str, np.random.Generator], tuple[str, str]]:
-    """Return a demonstrator: (environment, observation, rng) -> (reasoning, answer)."""
+    """Return a demonstrator: (environment, user message, rng) -> (reasoning, answer)."""
 
-    def speak(env: TextEnv, observation: str, rng: np.random.Generator) -> tuple[str, str]:
-        actions = choose(observation, rng, skill)
-        return reasoning(observation, actions, rng), " || ".join(actions)
+    def speak(env: TextEnv, message: str, rng: np.random.Generator) -> tuple[str, str]:
+        actions = choose(message, rng, skill)
+        return reasoning(message, actions, rng), " || ".join(actions)
 
     return speak
