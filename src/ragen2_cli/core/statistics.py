@@ -5,9 +5,8 @@ Every result is a named tuple of plain numbers. What is undefined is NaN with a 
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,8 +28,7 @@ _TIE = 1e-9  # relative slack when a permuted statistic is compared with the obs
 Method = Literal["exact", "permutation", "none"]
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """An estimate with its confidence interval; NaN ends where there is none."""
 
     estimate: float
@@ -40,8 +38,7 @@ class Interval:
     confidence: float = 0.95
 
 
-@dataclass(frozen=True)
-class Spearman:
+class Spearman(NamedTuple):
     """A rank correlation.
 
     Attributes:
@@ -65,8 +62,7 @@ class Spearman:
     reason: str
 
 
-@dataclass(frozen=True)
-class PairedDifference:
+class PairedDifference(NamedTuple):
     """Mean of ``a - b`` over complete pairs, with a Student t interval."""
 
     mean: float
