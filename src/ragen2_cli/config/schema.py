@@ -1,8 +1,11 @@
 """Every setting of a run, declared and documented once."""
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+if TYPE_CHECKING:
+    from ragen2_cli.core.filters import GroupFilter
 
 CONFIG_SCHEMA = 1
 
@@ -87,6 +90,34 @@ class FilterConfig(Section):
         "none", description="scale advantages by the kept ratio"
     )
     soft: bool = Field(False, description="weight advantages by spread / largest spread")
+
+    @model_validator(mode="after")
+    def _in_range(self) -> "FilterConfig":
+        self.group_filter()
+        return self
+
+    def group_filter(self) -> "GroupFilter":
+        """Build the filter that these settings describe.
+
+        ``resample`` keeps every live group: what is dead was replaced while it was rolled out.
+
+        Raises:
+            UserError: A value out of its range.
+        """
+        from ragen2_cli.core.filters import GroupFilter
+
+        if self.strategy == "resample":
+            return GroupFilter(strategy="top-p", value=1.0)
+        return GroupFilter(
+            strategy=self.strategy,
+            value=self.value,
+            mass=self.mass,
+            score=self.score,
+            keep=self.keep,
+            include_zero=self.include_zero,
+            eps=self.eps,
+            eps_rel=self.eps_rel,
+        )
 
 
 class AlgorithmConfig(Section):

@@ -28,7 +28,7 @@ from ragen2_cli.training.models import (
 from ragen2_cli.training.player import build_env, build_player, limits_of
 from ragen2_cli.training.progress import Progress, progress_for
 from ragen2_cli.training.recorder import Interrupts, Recorder
-from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource, RunTrainer, group_filter
+from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource, RunTrainer
 from ragen2_cli.training.setup import prepare
 from ragen2_cli.training.stopping import StopRules
 
@@ -43,7 +43,6 @@ def check(config: Config) -> None:
         UserError: One line about the first fault.
     """
     limits_of(config, build_env(config))
-    group_filter(config.filter)
     locate(config.model.name)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ragen2_cli.core.filters import GroupFilter, Selection
+from ragen2_cli.core.filters import Selection
 from ragen2_cli.core.groups import group_stats
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
@@ -172,7 +172,7 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
             *args,
             reward_funcs=[episode_return_reward],
             rollout_func=source,
-            group_filter=group_filter(source.player.config.filter),
+            group_filter=config.group_filter(),
             loss_scaling=config.loss_scaling,
             soft_weighting=config.soft,
             spread_rewards=outcomes if config.spread_of == "outcome" else None,
@@ -225,22 +225,3 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
         self.empty_steps = int(state["empty_steps"])
         for name, part in self._carried.items():
             part.load(state["carried"][name])
-
-
-def group_filter(config: Any) -> GroupFilter:
-    """Build the filter that a config's ``[filter]`` describes.
-
-    ``resample`` keeps every live group: what is dead was replaced while it was rolled out.
-    """
-    if config.strategy == "resample":
-        return GroupFilter(strategy="top-p", value=1.0)
-    return GroupFilter(
-        strategy=config.strategy,
-        value=config.value,
-        mass=config.mass,
-        score=config.score,
-        keep=config.keep,
-        include_zero=config.include_zero,
-        eps=config.eps,
-        eps_rel=config.eps_rel,
-    )
