@@ -17,10 +17,13 @@ MAY_IMPORT = {
     "envs": ({"errors", "records"}, {"sandbox"}),
     "rollout": ({"errors", "records", "envs"}, set()),
     "runs": ({"errors", "records"}, {"config"}),
-    "logs": ({"errors", "records", "core"}, {"runs"}),
+    "logs": ({"errors", "records", "core"}, {"runs", "envs"}),
     "plots": ({"errors", "records", "core"}, set()),
     "sweeps": ({"errors", "records", "core", "config", "runs"}, {"training"}),
-    "training": ({"errors", "records", "core", "envs", "rollout", "config", "runs"}, {"plots"}),
+    "training": (
+        {"errors", "records", "core", "envs", "rollout", "config", "runs", "logs"},
+        {"plots"},
+    ),
     "commands": (
         {"errors", "commands"},
         {"config", "runs", "records", "training", "rollout", "plots", "core", "envs", "logs"}

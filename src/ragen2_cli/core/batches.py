@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 PATTERN_ROWS = 64
 """Degenerate patterns are looked for in at most this many reasonings of a step, the first ones."""
 
+PATTERN_CHARACTERS = 20_000
+"""Patterns are counted in at most so many characters of a reasoning."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
@@ -52,6 +55,11 @@ class LogRow:
     truncated: bool | None = None
 
 
+def pattern_text(reasoning: str) -> str:
+    """Return the part of a reasoning in which patterns are counted: all but absurd lengths."""
+    return reasoning[:PATTERN_CHARACTERS]
+
+
 def first_words(text: str, count: int = PREFIX_POSITIONS) -> tuple[str, ...]:
     """Return the first ``count`` blank-separated words without splitting the rest of the text."""
     return tuple(text.split(None, count)[:count])
@@ -79,7 +87,7 @@ def episode_row(
         reasoning_words=len(reasoning.split()),
         valid=bool(first and first.reasoning and first.answer),
         length=float(sum(episode.loss_mask)),
-        patterns=reasoning if patterns else None,
+        patterns=pattern_text(reasoning) if patterns else None,
         prefix_ids=None if prefix_ids is None else tuple(prefix_ids[:PREFIX_POSITIONS]),
         truncated=episode.status == "context_limit",
     )

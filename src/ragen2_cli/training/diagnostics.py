@@ -15,7 +15,7 @@ from ragen2_cli.core.batches import PATTERN_ROWS, batch_metrics, episode_row
 from ragen2_cli.core.collapse import Marginal, cross_scoring_metrics
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
-from ragen2_cli.training.scoring import BYTE_BUDGET, Ids, cross_logprobs
+from ragen2_cli.training.scoring import Ids, cross_logprobs
 
 Sampling = Literal["first-turn", "trajectory"]
 CLOSING = "</think>"
@@ -94,7 +94,7 @@ def measure(
     marginal: Marginal = "token-mean",
     seed: int = 0,
     temperature: float = 1.0,
-    byte_budget: int = BYTE_BUDGET,
+    byte_budget: int | None = None,
 ) -> dict[str, Any]:
     """Measure one step's episodes with the policy that sampled them; one row of diagnostics.jsonl.
 
@@ -181,7 +181,7 @@ def score_samples(
     *,
     marginal: Marginal,
     temperature: float,
-    byte_budget: int = BYTE_BUDGET,
+    byte_budget: int | None = None,
     merge_columns: bool,
 ) -> dict[str, Any]:
     """Return the cross-scoring metrics of reasonings, and what they cover.

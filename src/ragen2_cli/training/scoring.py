@@ -19,7 +19,9 @@ from transformers.cache_utils import DynamicLayer
 
 from ragen2_cli.errors import UserError
 
-BYTE_BUDGET = 64 * 1024 * 1024
+CPU_BUDGET = 8 * 2**20
+CPU_ROWS = 4
+ACCELERATOR_BUDGET = 2 * 2**30
 _LOGIT_COPIES = 3
 """Logits, their float32 form and the exponentials inside logsumexp live at the same time."""
 
@@ -74,7 +76,7 @@ def cross_logprobs(
     reasonings_N: Sequence[Sequence[int]],
     *,
     temperature: float = 1.0,
-    byte_budget: int = BYTE_BUDGET,
+    byte_budget: int | None = None,
 ) -> CrossScores:
     """Return ``L[i, j] = log p(reasoning i | prompt j)``, teacher-forced, summed over tokens.
 
@@ -87,13 +89,14 @@ def cross_logprobs(
         reasonings_N: Token ids of each reasoning; may be empty.
         temperature: Divides the logits; the softmax is over the whole vocabulary.
         byte_budget: Bound on one batch's logits and attention states, in bytes; a single row may
-            exceed it.
+            exceed it. None: 2 GiB on an accelerator; on a CPU, where larger batches are not faster,
+            8 MiB or four rows, whichever is more.
 
     Raises:
         UserError: An empty prompt, or a sequence longer than the model's context.
         ValueError: A temperature or a budget that is not positive.
     """
-    if temperature <= 0 or byte_budget <= 0:
+    if temperature <= 0 or (byte_budget is not None and byte_budget <= 0):
         raise ValueError("temperature and byte_budget must be positive")
     prompts = [tuple(prompt) for prompt in prompts_P]
     reasonings = [tuple(reasoning) for reasoning in reasonings_N]
@@ -142,7 +145,7 @@ def _check_lengths(model: Any, prompts: list[Ids], reasonings: list[Ids]) -> Non
 class _Scorer:
     """Scores all reasonings after one prompt at a time."""
 
-    def __init__(self, model: Any, temperature: float, byte_budget: int) -> None:
+    def __init__(self, model: Any, temperature: float, byte_budget: int | None) -> None:
         self._model = model
         self._temperature = temperature
         self._budget = byte_budget
@@ -198,6 +201,12 @@ class _Scorer:
             )
         return output.logits
 
+    def _bound(self, row_size: int) -> int:
+        if self._budget is not None:
+            return self._budget
+        on_cpu = self._device.type == "cpu"
+        return max(CPU_BUDGET, CPU_ROWS * row_size) if on_cpu else ACCELERATOR_BUDGET
+
     def _mask(self, prompt_length: int, width: int) -> torch.Tensor | None:
         """Return one additive mask for all rows of a batch; None lets the model build its own."""
         if not self._takes_mask:
@@ -220,7 +229,7 @@ class _Scorer:
         batch: list[int] = []
         for index, row in enumerate(rows):
             size = len(row) * per_token + (prompt_length + len(row)) * states
-            if batch and (len(batch) + 1) * size > self._budget:
+            if batch and (len(batch) + 1) * size > self._bound(size):
                 yield batch
                 batch = []
             batch.append(index)

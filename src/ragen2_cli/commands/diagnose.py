@@ -1,0 +1,183 @@
+"""``ragen2 diagnose``: is the reasoning collapsing? A run folder, or anyone's logs."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def diagnose(
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run folder, or parquet, jsonl, CSV or table JSON logs; the newest run by"
+            " default."
+        ),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(help="Foreign columns: prompt=..,completion=..,reward=..,step=..,group=.."),
+    ] = None,
+    reward: Annotated[str | None, typer.Option(help="Reward columns, comma-separated.")] = None,
+    reward_weights: Annotated[
+        str | None, typer.Option(help="Their weights, such as 1,0.5.")
+    ] = None,
+    group_size: Annotated[int | None, typer.Option(min=1, help="Rows of a prompt group.")] = None,
+    mode: Annotated[str, typer.Option(help="Rows to read: train, eval or all.")] = "train",
+    model: Annotated[
+        str | None, typer.Option(help="Cross-score with this policy: name, folder, .gguf.")
+    ] = None,
+    adapter: Annotated[str | None, typer.Option(help="A PEFT adapter on it.")] = None,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option(min=0, help="Cross-score with the run's own policy of this step; 0: final."),
+    ] = None,
+    step: Annotated[
+        list[int] | None, typer.Option(help="Steps to cross-score; default: spread over the log.")
+    ] = None,
+    samples: Annotated[int, typer.Option(min=2, help="Reasonings to cross-score per step.")] = 64,
+    sampling: Annotated[
+        str, typer.Option(help="first-turn, or trajectory (run folders).")
+    ] = "first-turn",
+    marginal: Annotated[str, typer.Option(help="token-mean or sequence.")] = "token-mean",
+    low_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Low: below this share of the first steps.")
+    ] = 0.5,
+    seed: Annotated[int, typer.Option(min=0, help="Decides samples and shuffles.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
+    watch: Annotated[bool, typer.Option("--watch", help="Live view of a run in progress.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Draw the regime plane into this PNG.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Write the metrics by step into a CSV.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
+) -> None:
+    """Tell which of four regimes a run or a log is in, with the numbers behind it.
+
+    Example: ragen2 diagnose runs/mine --plot regimes.png
+    """
+    target = path if path is not None else _newest()
+    if watch:
+        from ragen2_cli.commands.watch import watch_run
+
+        watch_run(target)
+        return
+    from ragen2_cli.commands.diagnosis import Scoring, diagnose_path
+    from ragen2_cli.core.regimes import Thresholds
+    from ragen2_cli.logs import Choice
+    from ragen2_cli.logs.layout import parse_columns
+
+    choice = Choice(
+        columns=parse_columns(columns or ""),
+        rewards=tuple(_listed(reward)),
+        weights=tuple(_number(weight) for weight in _listed(reward_weights)),
+        group_size=group_size,
+        mode=_one_of("--mode", mode, ("train", "eval", "all")),
+    )
+    scoring = Scoring(
+        model=model,
+        adapter=adapter,
+        checkpoint=checkpoint,
+        device=device,
+        steps=tuple(step or ()),
+        samples=samples,
+        sampling=_one_of("--sampling", sampling, ("first-turn", "trajectory")),
+        marginal=_one_of("--marginal", marginal, ("token-mean", "sequence")),
+        seed=seed,
+    )
+    limits = Thresholds(share=low_share)
+    with _Progress(shown=not quiet and not json_) as progress:
+        report = diagnose_path(
+            target, choice, scoring, limits, say=progress.say, progress=progress.update
+        )
+    _write(report, plot=plot, csv=csv, json_=json_, quiet=quiet)
+
+
+def _write(report: Any, *, plot: Path | None, csv: Path | None, json_: bool, quiet: bool) -> None:
+    from ragen2_cli.commands.diagnosis_text import as_csv, as_json, as_text
+    from ragen2_cli.commands.literal import printable
+
+    if csv is not None:
+        _saved(csv, lambda: csv.write_text(as_csv(report), encoding="utf-8"))
+    if plot is not None:
+        from ragen2_cli.plots.regimes import draw
+
+        _saved(plot, lambda: draw(report.steps, report.verdict).savefig(plot, dpi=120))
+    typer.echo(as_json(report) if json_ else printable(as_text(report)))
+    if not (json_ or quiet):
+        for written in filter(None, (csv, plot)):
+            typer.echo(f"wrote {written}", err=True)
+
+
+def _saved(path: Path, write: Any) -> None:
+    from ragen2_cli.errors import UserError
+
+    try:
+        write()
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _newest() -> Path:
+    from ragen2_cli.runs import find
+
+    return find(None, lambda text: typer.echo(text, err=True)).path
+
+
+def _listed(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _number(text: str) -> float:
+    from math import isfinite
+
+    from ragen2_cli.errors import UserError
+
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not isfinite(value):
+        raise UserError(f"--reward-weights: '{text}' is not a number")
+    return value
+
+
+def _one_of(flag: str, value: str, known: tuple[str, ...]) -> str:
+    from ragen2_cli.errors import UserError, did_you_mean
+
+    if value not in known:
+        raise UserError(f"{flag} {value}{did_you_mean(value, known)}: use {', '.join(known)}")
+    return value
+
+
+class _Progress:
+    """A bar on stderr when a person watches; silent otherwise."""
+
+    def __init__(self, *, shown: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        self._said = shown
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            disable=not (shown and console.is_terminal),
+        )
+        self._task = self._bar.add_task("reading", total=None)
+
+    def __enter__(self) -> "_Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()
+
+    def update(self, done: int, total: int, what: str) -> None:
+        self._bar.update(self._task, completed=done, total=total, description=what[:40])
+
+    def say(self, text: str) -> None:
+        if self._said:
+            typer.echo(text, err=True)

@@ -1,0 +1,300 @@
+"""Read a log as a stream into rows by step; count and name everything that is left out."""
+
+import math
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, episode_row, first_words, pattern_text
+from ragen2_cli.errors import UserError
+from ragen2_cli.logs.files import BrokenFile, LogFile, Row, columns, find_files, rows
+from ragen2_cli.logs.grouping import assign_groups, infer_grouping
+from ragen2_cli.logs.layout import Choice, Layout, find_layout, finite_number
+from ragen2_cli.logs.texts import messages_of, prompt_key, reasoning_of, split_prompt, turns_of
+
+_SAMPLE_ROWS = 256
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RawText:
+    """Prompt (text or messages) and turns of one row, as they are in the log."""
+
+    prompt: Any
+    turns: tuple[str, ...]
+
+
+@dataclass
+class LogData:
+    """A log, read.
+
+    Attributes:
+        kind: ``run`` for our own run folder, else ``log``.
+        steps: Rows by step, ascending.
+        said: What was inferred, one line each.
+        skipped: What was left out and how often, by reason.
+        rows_read: Rows seen, skipped ones included.
+        length_unit: Unit of ``LogRow.length``: ``tokens`` or ``words``.
+    """
+
+    kind: str
+    steps: dict[int, list[LogRow]] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    rows_read: int = 0
+    length_unit: str = "words"
+
+
+@dataclass
+class _Step:
+    """Rows of one step in a compact form, before groups are known."""
+
+    prompts: "array[int]" = field(default_factory=lambda: array("q"))
+    rewards: "array[float]" = field(default_factory=lambda: array("d"))
+    lengths: "array[float]" = field(default_factory=lambda: array("d"))
+    words: "array[int]" = field(default_factory=lambda: array("q"))
+    marks: "array[int]" = field(default_factory=lambda: array("b"))
+    prefixes: list[tuple[str, ...]] = field(default_factory=list)
+    patterns: list[str] = field(default_factory=list)
+    groups: list[Any] = field(default_factory=list)
+    digest: Any = field(default_factory=lambda: blake2b(digest_size=16))
+
+
+def read_log(path: Path, choice: Choice, progress: Progress | None = None) -> LogData:
+    """Read a log file or a folder of them in one pass; memory grows with rows, not with text.
+
+    Args:
+        path: A parquet, jsonl, CSV or table JSON file, or a folder of them.
+        choice: What the user said about its columns.
+        progress: Called with (bytes done, bytes in all, file name).
+
+    Raises:
+        UserError: Nothing to read, a single file that is broken or empty, or columns missing.
+    """
+    data = LogData("log")
+    files, layout = _open(path, choice, data)
+    interned: dict[str, str] = {}
+    prompts: dict[bytes, int] = {}
+    steps: dict[int, _Step] = {}
+    sizes = [file.path.stat().st_size for file in files]
+    for number, file in enumerate(files):
+        for row, step in _usable(file, layout, choice, data, single=len(files) == 1):
+            _add(steps.setdefault(step, _Step()), row, layout, data, prompts, interned)
+            if progress and data.rows_read % 1000 == 0:
+                progress(sum(sizes[:number]), sum(sizes), file.path.name)
+    if progress:
+        progress(sum(sizes), sum(sizes), files[-1].path.name)
+    if not any(step.prompts for step in steps.values()):
+        left = ", ".join(f"{count} {reason}" for reason, count in data.skipped.items())
+        raise UserError(f"{path}: no rows to diagnose{f' ({left})' if left else ''}")
+    _finish(data, steps, layout, choice)
+    return data
+
+
+def _open(path: Path, choice: Choice, data: LogData) -> tuple[list[LogFile], Layout]:
+    """Return the readable files of the chosen mode and their common layout."""
+    found = find_files(path)
+    modes = {file.mode for file in found}
+    if choice.mode != "all" and choice.mode in modes and len(modes) > 1:
+        other = sum(file.mode not in (choice.mode, None) for file in found)
+        if other:
+            data.skipped[f"files of another mode than {choice.mode}"] += other
+        found = [file for file in found if file.mode in (choice.mode, None)]
+    kinds: dict[str, str] = {}
+    files = []
+    for file in found:
+        try:
+            seen = columns(file)
+        except BrokenFile as error:
+            if len(found) == 1:
+                raise UserError(f"{file.path}: {error}") from error
+            data.skipped["unreadable files"] += 1
+            data.said.append(f"skipped {file.path.name}: {error}")
+            continue
+        if file.path.suffix == ".json" and len(found) > 1 and not _shares(seen, choice):
+            data.skipped["JSON files that are no completion tables"] += 1
+            continue
+        files.append(file)
+        for name, kind in seen.items():
+            # A column may be all null in one file, and whole numbers in another.
+            if kinds.get(name, "null") in ("null", "int") and kind != "null":
+                kinds[name] = kind
+            kinds.setdefault(name, kind)
+    if not files or not kinds:
+        raise UserError(f"{path}: {'no readable log' if not files else 'empty, no columns'}")
+    layout = find_layout(kinds, choice, _sample(files[0]))
+    data.said += layout.said
+    return files, layout
+
+
+def _sample(file: LogFile) -> list[Row]:
+    """Return the first rows of a file, as far as it can be read."""
+    found: list[Row] = []
+    try:
+        for row in rows(file):
+            found.append(row)
+            if len(found) == _SAMPLE_ROWS:
+                break
+    except BrokenFile:
+        return found  # the full pass reports it
+    return found
+
+
+def _shares(seen: dict[str, str], choice: Choice) -> bool:
+    from ragen2_cli.logs.layout import COMPLETION
+
+    return bool(set(seen) & {*COMPLETION, choice.columns.get("completion", "")})
+
+
+def _usable(
+    file: LogFile, layout: Layout, choice: Choice, data: LogData, *, single: bool
+) -> Iterator[tuple[Row, int]]:
+    """Yield the rows of a file that belong to the chosen mode, with their steps."""
+    try:
+        for row in rows(file, layout.names):
+            data.rows_read += 1
+            mode = row.get(layout.mode) if layout.mode else None
+            if choice.mode != "all" and mode is not None and choice.mode not in str(mode).lower():
+                data.skipped[f"rows of another mode than {choice.mode}"] += 1
+                continue
+            value = row.get(layout.step) if layout.step else file.step
+            step = finite_number(value)
+            if layout.step and math.isnan(step):
+                data.skipped["rows without a step"] += 1
+                continue
+            yield row, 0 if math.isnan(step) else int(step)
+    except BrokenFile as error:
+        if single:
+            raise UserError(f"{file.path}: {error}") from error
+        data.skipped["files that end early"] += 1
+        data.said.append(f"{file.path.name}: {error}; rows before it are used")
+
+
+def _add(
+    step: _Step,
+    row: Row,
+    layout: Layout,
+    data: LogData,
+    prompts: dict[bytes, int],
+    interned: dict[str, str],
+) -> None:
+    """Reduce one row and append it."""
+    prompt, completion = split_prompt(row.get(layout.prompt), row.get(layout.completion))
+    turns = turns_of(completion)
+    if prompt is None or completion is None or not turns:
+        data.skipped["rows without a prompt or a completion"] += 1
+        return
+    values = [(finite_number(row.get(name)), weight) for name, weight in layout.rewards]
+    scored = [value * weight for value, weight in values if not math.isnan(value)]
+    if not scored:
+        data.skipped["rewards that are no number (row kept without a score)"] += 1
+    reward = math.fsum(scored) if scored else math.nan
+    reasoning = reasoning_of(turns)
+    key = prompt_key(messages_of(prompt))
+    words = first_words(reasoning.text)
+    step.digest.update(key + repr(reward).encode() + prompt_key("\0".join(turns)))
+    step.prompts.append(prompts.setdefault(key, len(prompts)))
+    step.rewards.append(reward)
+    step.lengths.append(float(sum(len(turn.split()) for turn in turns)))
+    step.words.append(len(reasoning.text.split()))
+    tagged = "<answer>" in turns[0], "</think>" in turns[0]
+    step.marks.append(reasoning.paired + 2 * reasoning.closed + 4 * tagged[0] + 8 * tagged[1])
+    step.prefixes.append(tuple(interned.setdefault(word, word) for word in words))
+    if len(step.patterns) < PATTERN_ROWS:
+        step.patterns.append(pattern_text(reasoning.text))
+    if layout.group:
+        step.groups.append(row.get(layout.group))
+
+
+def _finish(data: LogData, steps: dict[int, _Step], layout: Layout, choice: Choice) -> None:
+    """Find groups, drop steps that repeat a batch, and turn compact rows into rows."""
+    kept: dict[int, _Step] = {}
+    previous = b""
+    for number in sorted(steps):
+        digest = steps[number].digest.digest()
+        if digest == previous:
+            data.skipped["steps that log the batch of the step before again"] += 1
+        else:
+            kept[number] = steps[number]
+        previous = digest
+    by_group = layout.group is not None and choice.group_size is None
+    grouping = infer_grouping([step.prompts for step in kept.values()], choice.group_size)
+    data.said.append(f"groups by column '{layout.group}'" if by_group else grouping.said)
+    marks = 0
+    for step in kept.values():
+        for mark in step.marks:
+            marks |= mark
+    valid_bit = 1 if marks & 4 else 2 if marks & 8 else 0
+    if not valid_bit:
+        data.said.append("no think or answer tags: whole completions are taken as reasoning")
+    for number, step in kept.items():
+        groups = step.groups if by_group else assign_groups(step.prompts, grouping)
+        if not by_group and grouping.size:
+            short = sum(size != grouping.size for size in Counter(groups).values())
+            if short:
+                data.skipped["groups of another size (kept)"] += short
+        data.steps[number] = list(_log_rows(number, step, groups, valid_bit))
+
+
+def _log_rows(number: int, step: _Step, groups: list[Any], valid_bit: int) -> Iterator[LogRow]:
+    for index, prefix in enumerate(step.prefixes):
+        yield LogRow(
+            step=number,
+            group=str(groups[index]),
+            prompt=step.prompts[index],
+            reward=step.rewards[index],
+            prefix=prefix,
+            reasoning_words=step.words[index],
+            valid=bool(step.marks[index] & valid_bit) if valid_bit else None,
+            length=step.lengths[index],
+            patterns=step.patterns[index] if index < len(step.patterns) else None,
+        )
+
+
+def texts_of_step(path: Path, choice: Choice, step: int) -> list[RawText]:
+    """Return prompts and turns of one step, in the order of its rows in ``LogData``.
+
+    Raises:
+        UserError: As ``read_log``.
+    """
+    data = LogData("log")
+    files, layout = _open(path, choice, data)
+    found = []
+    for file in files:
+        for row, number in _usable(file, layout, choice, data, single=len(files) == 1):
+            if number != step:
+                continue
+            prompt, completion = split_prompt(row.get(layout.prompt), row.get(layout.completion))
+            turns = turns_of(completion)
+            if turns and prompt is not None and completion is not None:
+                found.append(RawText(messages_of(prompt), tuple(turns)))
+    return found
+
+
+def read_run(path: Path, progress: Progress | None = None) -> LogData:
+    """Read the rollouts of one of our own run folders.
+
+    Raises:
+        UserError: Not a run, or a run without rollouts.
+    """
+    from ragen2_cli.runs import RunDirectory
+
+    run = RunDirectory.open(path)
+    data = LogData("run", length_unit="tokens")
+    numbers = run.rollout_steps()
+    for done, number in enumerate(numbers):
+        if progress:
+            progress(done, len(numbers), f"step {number}")
+        data.steps[number] = [
+            episode_row(episode, patterns=index < PATTERN_ROWS)
+            for index, episode in enumerate(run.iter_rollouts(number))
+        ]
+        data.rows_read += len(data.steps[number])
+    if not data.rows_read:
+        raise UserError(f"{path}: the run has no rollouts yet")
+    data.said.append("reward = episode return; groups as trained")
+    return data

@@ -1,0 +1,1 @@
+"""Figures: ``draw(records) -> Figure``; the only place that imports matplotlib."""
