@@ -99,7 +99,7 @@ def _brute_force_p(x, y):
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("n", [4, 5])
+@pytest.mark.parametrize("n", [3, 4])
 def test_p_value_equals_enumeration(n, seed):
     rng = np.random.default_rng([n, seed])
     x, y = rng.integers(0, 4, n), rng.permutation(n)
@@ -124,8 +124,8 @@ def test_p_value_equals_rank_sum_enumeration(n):
     assert spearman(x, y).p_value == pytest.approx(expected)
 
 
-@settings(deadline=None)
-@given(st.integers(0, 10_000), st.integers(3, 30))
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10_000), st.sampled_from([3, 4, 5, 6, 7, 10, 20, 30]))
 def test_rho_equals_scipy(seed, n):
     from scipy.stats import spearmanr
 
@@ -158,8 +158,8 @@ def test_interval_is_over_runs_not_over_checkpoints():
     many_x = x[runs] + 1e-6 * rng.normal(size=400)
     many_y = y[runs] + 1e-6 * rng.normal(size=400)
     few = spearman(x, y)
-    clustered = spearman(many_x, many_y, clusters=runs.tolist(), permutations=99)
-    pretended = spearman(many_x, many_y, permutations=99)
+    clustered = spearman(many_x, many_y, clusters=runs.tolist(), permutations=9, resamples=500)
+    pretended = spearman(many_x, many_y, permutations=9, resamples=500)
     assert few.ci_low <= few.rho <= few.ci_high
     width = clustered.ci_high - clustered.ci_low
     assert width == pytest.approx(few.ci_high - few.ci_low, rel=0.25)
