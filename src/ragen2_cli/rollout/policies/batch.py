@@ -1,10 +1,11 @@
 """Continuous batching of multi-turn conversations.
 
 Rows of the cache hold live episodes. A row either decodes or waits, its observation not yet
-encoded. Waiting rows are encoded together as soon as they are a certain share of the batch (a
-"wave"), so a long turn of one episode does not hold up the others; finished episodes leave, and
-the last row takes their place, so the live rows are always the first ones; queued episodes enter
-with the next wave. A prompt that a live row already holds is copied, not computed.
+encoded. Waiting rows are encoded together, in waves: when the decoding steps that they sat out
+add up to the price of a wave (the rent that buys the skis). So turns of equal length stay in
+step, and a long turn of one episode does not hold up the others. Finished episodes leave and the
+last row takes their place, so the live rows are always the first ones; queued episodes enter with
+the next wave. A prompt that a live row already holds is copied, not computed.
 """
 
 from collections import deque
@@ -35,7 +36,7 @@ class Batch:
         max_new_tokens: int,
         temperature: float,
         max_rows: int,
-        wave: float,
+        patience: float,
     ) -> None:
         self._runner = runner
         self._prompts = [tuple(prompt) for prompt in prompts_N]
@@ -45,7 +46,8 @@ class Batch:
         self._suspects_V = stop.suspects_V(runner.vocabulary)
         self._limit = max_new_tokens
         self._temperature = temperature
-        self._wave = wave
+        self._patience = patience
+        self._idle = 0.0
         self._shared = _shared_length(set(self._prompts))
         self._queue = deque(range(len(self._prompts)))
         self._rows = rows = min(max_rows, len(self._prompts))
@@ -66,10 +68,15 @@ class Batch:
             self._sample(*(self._encode() if self._wave_is_due() else self._decode()))
 
     def _wave_is_due(self) -> bool:
-        live = len(self._episodes)
+        """Add up the share of the batch that sits out the next step; tell when it is enough."""
+        live, waiting = len(self._episodes), len(self._waiting)
         entering = min(self._rows - live, len(self._queue))
-        ready = len(self._waiting) + entering
-        return len(self._waiting) == live or ready >= max(1, self._wave * (live + entering))
+        if waiting < live:
+            self._idle += (waiting + entering) / (live + entering)
+            if self._idle < self._patience or waiting + entering == 0:
+                return False
+        self._idle = 0.0
+        return True
 
     def _decode(self) -> tuple[np.ndarray, torch.Tensor]:
         """Advance the decoding rows by one token; waiting rows ride along and are overwritten."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from ragen2_cli.errors import UserError
@@ -18,6 +18,7 @@ from ragen2_cli.rollout.policies.runner import Chunk, grown
 
 TOKENS_PER_FORWARD = 8192
 _ATTENTION = ("sdpa", "eager")
+_LAYER_TYPES = {"full_attention", "sliding_attention"}
 
 
 class _Address:
@@ -93,7 +94,8 @@ class ForwardRunner:
         model: The model, adapter wrapper included.
 
     Raises:
-        UserError: An attention implementation that takes no explicit mask.
+        UserError: An attention implementation that takes no explicit mask, layers that are no
+            softmax attention, or (later) an episode longer than a sliding window.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -104,6 +106,7 @@ class ForwardRunner:
                 f"attn_implementation '{config._attn_implementation}' cannot decode ragged "
                 f"batches: load the model with one of {', '.join(_ATTENTION)}"
             )
+        self._window = _window(config)
         accepted = inspect.signature(base.forward).parameters
         self._cache_argument = "cache" if "cache" in accepted else "past_key_values"
         self._keep = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
@@ -119,6 +122,11 @@ class ForwardRunner:
     def reserve(self, rows: int, columns: int) -> None:
         """Make room, one column more than asked: padding is written to the last one."""
         where = self._address
+        if self._window is not None and columns > self._window:
+            raise UserError(
+                f"an episode outgrew the model's attention window of {self._window} tokens: "
+                "lower max_new_tokens or set context_limit to the window"
+            )
         if rows <= where.rows and columns < where.columns:
             return
         where.rows, where.columns = max(rows, where.rows), grown(columns + 1, where.columns)
@@ -184,3 +192,18 @@ class ForwardRunner:
         )
         logits: torch.Tensor = output.logits[:, -1]
         return logits
+
+
+def _window(config: PreTrainedConfig) -> int | None:
+    """Return the length up to which every layer sees the whole context; None for any length."""
+    settings = config.to_dict()
+    types = set(settings.get("layer_types") or ())
+    if types - _LAYER_TYPES:
+        raise UserError(
+            f"{config.model_type}: rollouts need softmax attention in every layer, not "
+            f"{', '.join(sorted(types - _LAYER_TYPES))}; choose another model"
+        )
+    if settings.get("layer_types") is not None and "sliding_attention" not in types:
+        return None
+    window: int | None = settings.get("sliding_window")
+    return window

@@ -17,8 +17,8 @@ class TransformersPolicy:
     Args:
         model: The model; it is put in evaluation mode for a rollout and back afterwards.
         max_rows: Conversations in the batch at once; the next one starts when one ends.
-        wave: Share of the batch that must wait for its observation before those rows are
-            encoded; 1 makes all conversations take turns in step.
+        patience: Decoding steps of the whole batch that may be lost to rows that wait for their
+            observation before those rows are encoded; infinite makes all take turns in step.
         fused: Use the operation-saving runner where it applies (small Llamas).
     """
 
@@ -27,12 +27,12 @@ class TransformersPolicy:
         model: torch.nn.Module,
         *,
         max_rows: int = 64,
-        wave: float = 0.25,
+        patience: float = 0.3,
         fused: bool = True,
     ) -> None:
         self.model = model
         self._max_rows = max_rows
-        self._wave = wave
+        self._patience = patience
         self._fused = fused
         self._llama: LlamaRunner | None = None
 
@@ -60,7 +60,7 @@ class TransformersPolicy:
                     max_new_tokens=max_new_tokens,
                     temperature=temperature,
                     max_rows=self._max_rows,
-                    wave=self._wave,
+                    patience=self._patience,
                 )
                 batch.run()
         finally:
