@@ -7,10 +7,10 @@ import typer
 from typer.testing import CliRunner
 
 from ragen2_cli.commands.literal import visible
-from ragen2_cli.commands.selection import matches
 from ragen2_cli.commands.show import show
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Turn
+from ragen2_cli.runs.selection import matches
 from test_runs import an_episode, new_run
 
 app = typer.Typer()

@@ -1,9 +1,12 @@
 """An episode as lines of text: what was seen, thought, answered and earned."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from ragen2_cli.commands.literal import visible
-from ragen2_cli.records import Episode, Turn
+
+if TYPE_CHECKING:
+    from ragen2_cli.records import Episode, Turn
 
 Line = tuple[str, str]
 """A line and its style on a terminal; pipes get the line alone."""
@@ -25,7 +28,7 @@ def group_line(group: int, returns: Sequence[float | None], successes: int, kept
     return text, "bold" if kept else "bold dim"
 
 
-def episode_lines(episode: Episode) -> list[Line]:
+def episode_lines(episode: "Episode") -> list[Line]:
     """Return one episode, its text literal and cut."""
     parts = [
         f"step {episode.step}  group {episode.group}  rollout {episode.rollout}",
@@ -44,7 +47,7 @@ def episode_lines(episode: Episode) -> list[Line]:
     return lines
 
 
-def _turn_lines(number: int, turn: Turn) -> list[Line]:
+def _turn_lines(number: int, turn: "Turn") -> list[Line]:
     ran = ", ".join(turn.actions) if turn.actions else "nothing"
     penalty = f"  penalty {_number(turn.penalty)}" if turn.penalty else ""
     validity = "" if turn.valid else "  invalid"

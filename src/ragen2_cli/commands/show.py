@@ -7,7 +7,7 @@ import typer
 
 if TYPE_CHECKING:
     from ragen2_cli.commands.episode_text import Line
-    from ragen2_cli.commands.selection import Selected
+    from ragen2_cli.runs.selection import Selected
 
 
 def show(
@@ -32,8 +32,8 @@ def show(
 
     Example: ragen2 show runs/frozenlake-top-p-20260101-1 --step 50 --outcome failure --limit 3
     """
-    from ragen2_cli.commands.selection import select
     from ragen2_cli.runs import find
+    from ragen2_cli.runs.selection import select
 
     def say(text: str) -> None:
         typer.echo(text, err=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.records import STATUSES, Episode
-from ragen2_cli.runs import RunDirectory
+from ragen2_cli.runs.directory import RunDirectory
 
 WORDS = (*STATUSES, "kept", "dropped", "invalid")
 
