@@ -1,0 +1,135 @@
+"""The batch of a gradient analysis: rows, spreads, advantages, and the weight of every token."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragen2_cli.core.gradients import Remainder
+from ragen2_cli.core.groups import Scale, advantages, group_stats
+from ragen2_cli.errors import UserError
+from ragen2_cli.records import Episode
+from ragen2_cli.training.microbatches import LOSS_NORMALIZERS
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """What is measured, and how.
+
+    Attributes:
+        entropy: Coefficient of the entropy bonus; 0 leaves the term out.
+        kl: Coefficient of the KL penalty; 0 leaves the term out.
+        loss_type: Decides the weight of a token, as in training.
+        max_completion_length: The constant length of ``dr_grpo``.
+        temperature: Of the softmax, as in training.
+        scales: Ways of scaling rewards; each gives a task gradient of its own.
+        buckets: Most buckets.
+        remainder: Where groups go that do not divide evenly.
+        score: The spread that groups are sorted by.
+        tokens_per_forward: Padded tokens in one forward pass.
+    """
+
+    entropy: float = 0.0
+    kl: float = 0.0
+    loss_type: str = "grpo"
+    max_completion_length: int = 1
+    temperature: float = 1.0
+    scales: tuple[Scale, ...] = ("group", "none")
+    buckets: int = 6
+    remainder: Remainder = "spread"
+    score: str = "reward_var"
+    tokens_per_forward: int = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class ProbeBatch:
+    """P groups of G consecutive rows, N in all.
+
+    Attributes:
+        ids_N: Token ids of prompt and completion.
+        mask_N: 1 on the trained tokens of the completion, 0 on its observations.
+        prompt_N: Tokens of the prompt.
+        group_size: G.
+        spread_P_G: The numbers whose spread a filter judges.
+        score_P: Spread of each group.
+        dead_P: Groups whose returns carry no signal.
+        tokens_N: Trained tokens of each row.
+        advantage_N: By scale of rewards; exactly 0 in dead groups and for unscored rows.
+        weight_N: Weight of each token of a row in the policy and KL loss of the whole batch.
+    """
+
+    ids_N: list[list[int]]
+    mask_N: list[list[int]]
+    prompt_N: list[int]
+    group_size: int
+    spread_P_G: NDArray[np.float64]
+    score_P: NDArray[np.float64]
+    dead_P: NDArray[np.bool_]
+    tokens_N: NDArray[np.int64]
+    advantage_N: dict[str, NDArray[np.float64]]
+    weight_N: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls,
+        episodes: Sequence[Episode],
+        group_size: int,
+        settings: ProbeSettings,
+        *,
+        spread_of_outcome: bool,
+    ) -> "ProbeBatch":
+        """Read episodes in group order; ``spread_of_outcome`` leaves the format penalty out."""
+        returns = _matrix([episode.episode_return for episode in episodes], group_size)
+        spread = (
+            _matrix([episode.outcome for episode in episodes], group_size)
+            if spread_of_outcome
+            else returns
+        )
+        stats = group_stats(spread)
+        tokens_N = np.array([sum(episode.loss_mask) for episode in episodes], dtype=np.int64)
+        return cls(
+            ids_N=[[*episode.prompt_ids, *episode.completion_ids] for episode in episodes],
+            mask_N=[list(episode.loss_mask) for episode in episodes],
+            prompt_N=[len(episode.prompt_ids) for episode in episodes],
+            group_size=group_size,
+            spread_P_G=spread,
+            score_P=stats.var_P if settings.score == "reward_var" else stats.std_P,
+            dead_P=group_stats(returns).dead_P,
+            tokens_N=tokens_N,
+            advantage_N={
+                scale: np.nan_to_num(advantages(returns, scale)).ravel()
+                for scale in settings.scales
+            },
+            weight_N=_row_weights(tokens_N, settings),
+        )
+
+    def rows_of(self, groups: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the indices of the groups' rows."""
+        return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
+
+    def inverse_shares(self, groups: NDArray[np.int64], loss_type: str) -> tuple[float, float]:
+        """Factors that normalize by some groups instead of all: for the loss, for the entropy."""
+        rows = self.rows_of(groups)
+        by_tokens = float(self.tokens_N.sum() / max(self.tokens_N[rows].sum(), 1))
+        by_rows = len(self.tokens_N) / len(rows)
+        return (by_rows if LOSS_NORMALIZERS[loss_type] == "rows" else by_tokens), by_tokens
+
+
+def _matrix(values: Sequence[float | None], group_size: int) -> NDArray[np.float64]:
+    return np.array(values, dtype=np.float64).reshape(-1, group_size)
+
+
+def _row_weights(tokens_N: NDArray[np.int64], settings: ProbeSettings) -> NDArray[np.float64]:
+    """Weight of each token of a row in the policy and KL loss of the whole batch."""
+    rows, length = len(tokens_N), np.maximum(tokens_N, 1).astype(np.float64)
+    if settings.loss_type == "grpo":
+        return 1 / (rows * length)
+    if settings.loss_type == "dr_grpo":
+        return np.full(rows, 1 / (rows * settings.max_completion_length))
+    if settings.loss_type in ("dapo", "bnpo"):
+        return np.full(rows, 1 / max(int(tokens_N.sum()), 1))
+    raise UserError(
+        f"gradients: no analysis for the loss '{settings.loss_type}'; use grpo, dapo, bnpo or"
+        " dr_grpo"
+    )

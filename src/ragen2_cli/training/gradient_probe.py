@@ -1,0 +1,301 @@
+"""Where the gradient comes from: one backward pass per loss term and bucket, no optimizer step.
+
+Groups are sorted by reward spread into buckets. Every micro-batch goes through the model once; its
+graph then gives the gradient of the policy loss (under each way of scaling rewards), of the
+entropy term and of the KL term. All are sums over rows with weights that belong to the whole
+analyzed batch, so buckets add up to the batch, and what a filter keeps is a sum of parts too.
+
+At the policy that sampled the batch every probability ratio is 1, so clipping changes nothing.
+Only trainable parameters are differentiated. Nothing is written into ``.grad``, no generator is
+drawn from (dropout is off), and the policy's weights are not touched.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from ragen2_cli.core.filters import GroupFilter
+from ragen2_cli.core.gradients import (
+    PERS,
+    BucketRow,
+    TermGradients,
+    TermNorms,
+    gradient_table,
+    quantile_buckets,
+    summed,
+    term_norms,
+)
+from ragen2_cli.errors import UserError
+from ragen2_cli.records import Episode
+from ragen2_cli.training.gradient_batch import ProbeBatch, ProbeSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+REGULARIZERS = ("entropy", "kl")
+Vectors = dict[str, NDArray[np.float64]]
+Tables = dict[str, list[BucketRow]]
+
+
+@dataclass(frozen=True)
+class GradientReport:
+    """The tables of one analysis.
+
+    Attributes:
+        tables: By scale of rewards: one row per bucket and ``all``, over the whole batch.
+        filtered: The same over the groups that the filter kept, normalized by what was kept;
+            buckets without a kept group are missing. Empty when nothing was kept.
+        kept: Number of groups kept.
+        seconds: How long the measurement took, rollouts not included.
+    """
+
+    tables: Tables
+    filtered: Tables
+    kept: int
+    seconds: float
+
+
+def probe(
+    model: nn.Module,
+    episodes: Sequence[Episode],
+    group_size: int,
+    settings: ProbeSettings,
+    *,
+    group_filter: GroupFilter | None = None,
+    reference: Callable[[], Any] | None = None,
+    spread_of_outcome: bool = False,
+) -> GradientReport:
+    """Measure the gradient norms of a batch of episodes under the policy that sampled it.
+
+    Args:
+        model: The policy; called with ``input_ids``, ``attention_mask`` and ``logits_to_keep``.
+        episodes: P groups of ``group_size`` consecutive episodes with their token ids.
+        group_size: Rollouts per group, G.
+        settings: What to measure.
+        group_filter: For the tables after the filter; None leaves every group in.
+        reference: Returns a context in which ``model`` is the reference policy; needed for KL.
+        spread_of_outcome: Judge the spread without the format penalty.
+
+    Raises:
+        UserError: No episodes, rows that do not fill groups, nothing trainable, an unknown loss
+            type, or a KL coefficient without a reference.
+    """
+    start = time.perf_counter()
+    if not episodes or len(episodes) % group_size:
+        raise UserError(f"gradients: {len(episodes)} episodes are no groups of {group_size}")
+    if settings.kl and reference is None:
+        raise UserError("gradients: the KL term needs a reference policy")
+    parameters = [one for one in model.parameters() if one.requires_grad]
+    if not parameters:
+        raise UserError("gradients: the policy has no trainable parameter")
+    batch = ProbeBatch.of(episodes, group_size, settings, spread_of_outcome=spread_of_outcome)
+    chosen = (group_filter or GroupFilter(strategy="none")).select(batch.spread_P_G)
+    kept_P = np.isin(np.arange(len(batch.dead_P)), chosen.kept)
+    buckets = quantile_buckets(batch.score_P, settings.buckets, settings.remainder)
+    with _evaluating(model):
+        measure = _Measure(model, parameters, batch, settings, reference)
+        parts = [
+            [measure(batch.rows_of(bucket[kept_P[bucket] == kept])) for kept in (True, False)]
+            for bucket in buckets
+        ]
+    whole = [_added(pair) for pair in parts]
+    tables: Tables = {
+        scale: _table(batch, buckets, whole, scale, 1.0, 1.0) for scale in settings.scales
+    }
+    filtered: Tables = {}
+    alive = [k for k, bucket in enumerate(buckets) if kept_P[bucket].any()]
+    if alive:
+        members = [buckets[k][kept_P[buckets[k]]] for k in alive]
+        shares = batch.inverse_shares(np.concatenate(members), settings.loss_type)
+        for scale in settings.scales:
+            rows = _table(batch, members, [parts[k][0] for k in alive], scale, *shares)
+            names = [f"Q{k + 1}" for k in alive] + ["all"]
+            filtered[scale] = [
+                replace(row, bucket=name) for row, name in zip(rows, names, strict=True)
+            ]
+    return GradientReport(tables, filtered, int(kept_P.sum()), time.perf_counter() - start)
+
+
+class _Measure:
+    """Sums the gradients of every term over some rows."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: list[nn.Parameter],
+        batch: ProbeBatch,
+        settings: ProbeSettings,
+        reference: Callable[[], Any] | None,
+    ) -> None:
+        self._model, self._parameters = model, parameters
+        self._batch, self._settings, self._reference = batch, settings, reference
+        self._device = parameters[0].device
+        self._terms = [
+            *settings.scales,
+            *(name for name in REGULARIZERS if asdict(settings)[name]),
+        ]
+
+    def __call__(self, rows: NDArray[np.int64]) -> Vectors:
+        size = sum(one.numel() for one in self._parameters)
+        found = {term: np.zeros(size) for term in self._terms}
+        for chunk in self._chunks(rows):
+            losses = {term: loss for term, loss in self._losses(chunk).items() if loss is not None}
+            for number, (term, loss) in enumerate(losses.items(), start=1):
+                gradients = torch.autograd.grad(
+                    loss, self._parameters, retain_graph=number < len(losses), allow_unused=True
+                )
+                found[term] += _flat(gradients, self._parameters)
+        return found
+
+    def _chunks(self, rows: NDArray[np.int64]) -> "Iterator[list[int]]":
+        """Rows of similar length, at most ``tokens_per_forward`` padded tokens at a time."""
+        batch = self._batch
+        chunk: list[int] = []
+        for row in sorted(rows.tolist(), key=lambda row: len(batch.ids_N[row])):
+            padded = (len(chunk) + 1) * len(batch.ids_N[row])
+            if chunk and padded > self._settings.tokens_per_forward:
+                yield chunk
+                chunk = []
+            chunk.append(row)
+        if chunk:
+            yield chunk
+
+    def _losses(self, rows: list[int]) -> dict[str, Tensor | None]:
+        """The chunk's share of every term's loss; None for one whose gradient is exactly 0."""
+        settings, batch = self._settings, self._batch
+        inputs, targets, mask = self._padded(rows)
+        before = None
+        if self._reference is not None and settings.kl:
+            with self._reference(), torch.no_grad():
+                before = self._score(inputs, targets)[0]
+        logps, entropies = self._score(inputs, targets)
+        weight = torch.as_tensor(batch.weight_N[rows]).to(logps)[:, None] * mask
+        losses: dict[str, Tensor | None] = {}
+        for scale in settings.scales:
+            advantage = batch.advantage_N[scale][rows]
+            if not advantage.any():
+                losses[scale] = None
+                continue
+            ratio = torch.exp(logps - logps.detach())
+            factor = torch.as_tensor(advantage).to(logps)[:, None] * weight
+            losses[scale] = -(ratio * factor).sum()
+        if settings.entropy:
+            total = settings.entropy / max(int(batch.tokens_N.sum()), 1)
+            losses["entropy"] = -(entropies * mask).sum() * total
+        if before is not None:
+            # Gradient of exp(r - l) - (r - l) - 1 in l: 1 - exp(r - l).
+            slope = 1 - torch.exp(before - logps.detach())
+            losses["kl"] = (slope * logps * weight).sum() * settings.kl
+        return losses
+
+    def _padded(self, rows: list[int]) -> tuple[dict[str, Any], Tensor, Tensor]:
+        """Inputs padded on the right, and from the first completion token on: targets, mask."""
+        batch = self._batch
+        width = max(len(batch.ids_N[row]) for row in rows)
+        first = min(batch.prompt_N[row] for row in rows)
+        ids = torch.zeros(len(rows), width, dtype=torch.long)
+        attention = torch.zeros(len(rows), width, dtype=torch.long)
+        mask = torch.zeros(len(rows), width)
+        for index, row in enumerate(rows):
+            length, prompt = len(batch.ids_N[row]), batch.prompt_N[row]
+            ids[index, :length] = torch.tensor(batch.ids_N[row])
+            attention[index, :length] = 1
+            mask[index, prompt:length] = torch.tensor(batch.mask_N[row], dtype=torch.float32)
+        inputs = {
+            "input_ids": ids.to(self._device),
+            "attention_mask": attention.to(self._device),
+            "logits_to_keep": width - first + 1,
+        }
+        return inputs, ids[:, first:].to(self._device), mask[:, first:].to(self._device)
+
+    def _score(self, inputs: dict[str, Any], targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probability of each target and entropy of what it was drawn from."""
+        logits = self._model(**inputs).logits[:, -targets.shape[1] - 1 : -1]
+        logs = torch.log_softmax(logits.float() / self._settings.temperature, dim=-1)
+        entropies = -(logs.exp() * logs).sum(-1) if self._settings.entropy else logs.new_zeros(())
+        return logs.gather(-1, targets[..., None]).squeeze(-1), entropies
+
+
+def _flat(
+    gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]
+) -> NDArray[np.float64]:
+    parts = [
+        torch.zeros(one.numel()) if gradient is None else gradient.detach().flatten().cpu()
+        for gradient, one in zip(gradients, parameters, strict=True)
+    ]
+    flat: NDArray[np.float64] = torch.cat([part.double() for part in parts]).numpy()
+    return flat
+
+
+def _added(parts: Sequence[Vectors]) -> Vectors:
+    return {term: np.sum([part[term] for part in parts], axis=0) for term in parts[0]}
+
+
+def _table(
+    batch: ProbeBatch,
+    buckets: Sequence[NDArray[np.int64]],
+    vectors_B: Sequence[Vectors],
+    scale: str,
+    loss_factor: float,
+    entropy_factor: float,
+) -> list[BucketRow]:
+    gradients = [
+        TermGradients(
+            vectors[scale] * loss_factor,
+            vectors["entropy"] * entropy_factor if "entropy" in vectors else None,
+            vectors["kl"] * loss_factor if "kl" in vectors else None,
+        )
+        for vectors in vectors_B
+    ]
+    rows_P = np.full(len(batch.dead_P), batch.group_size)
+    return gradient_table(
+        [term_norms(one) for one in gradients],
+        term_norms(summed(gradients)),
+        buckets,
+        score_P=batch.score_P,
+        dead_P=batch.dead_P,
+        rows_P=rows_P,
+        tokens_P=batch.tokens_N.reshape(-1, batch.group_size).sum(axis=1),
+    )
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> "Iterator[None]":
+    """Dropout off, and the mode put back afterwards."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+def report_json(report: GradientReport, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a report as the content of ``gradients/step-000051.json``."""
+    tables = [
+        {"scale_rewards": scale, "filtered": filtered, "rows": [_row_json(row) for row in rows]}
+        for filtered, found in ((False, report.tables), (True, report.filtered))
+        for scale, rows in found.items()
+    ]
+    return {**about, "kept_groups": report.kept, "seconds": report.seconds, "tables": tables}
+
+
+def _row_json(row: BucketRow) -> dict[str, Any]:
+    plain = {key: value for key, value in asdict(row).items() if key != "norms"}
+    return {**plain, "norms": {unit: _norms_json(row.per(unit)) for unit in PERS}}
+
+
+def _norms_json(norms: TermNorms) -> dict[str, float | None]:
+    return {
+        **asdict(norms),
+        "regularizer_sum": norms.regularizer_sum,
+        "snr": norms.snr,
+        "snr_sum": norms.snr_sum,
+    }
