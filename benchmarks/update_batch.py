@@ -12,7 +12,13 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    PrinterCallback,
+    TrainerCallback,
+)
 from trl import GRPOConfig
 
 PROMPTS, GROUP_SIZE, VOCABULARY = 8, 8, 330
@@ -154,6 +160,7 @@ class Arm:
             ),
             **keywords,
         )
+        self.trainer.remove_callback(PrinterCallback)  # the last line printed is the ratio
         for name, weight in self.trainer.model.named_parameters():
             if "lora_B" in name:  # a new adapter has half of its gradients at exactly 0
                 weight.data = 0.02 * torch.randn(

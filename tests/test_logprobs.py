@@ -10,7 +10,7 @@ import trl
 from trl import GRPOTrainer
 
 from ragen2_cli import SnrGRPOTrainer
-from ragen2_cli.training.logprobs import chunk_by_length, merge_chunks
+from ragen2_cli.training.logprobs import chunk_by_length, is_contiguous, score_in_chunks
 from tiny_trl import Script, config, tiny_model, trainer
 
 SCRIPT = Script([[1, 0, 0, 0]])
@@ -109,26 +109,49 @@ def test_a_batch_without_a_token_is_zero_and_still_connected(trainers):
     assert all((weight.grad == 0).all() for weight in ours.model.parameters())
 
 
-def test_chunks_hold_every_row_once_without_shared_padding():
-    # Lengths 3+9, 1+2, 5+1, 2+6 with a prompt width of 6: rows sorted 3, 6, 8, 12.
-    _, mask = padded([3, 1, 5, 2], [9, 2, 1, 6], prompt_width=6, completion_width=12)
-    chunks = chunk_by_length(mask, keep=12, max_tokens=16)
-    # Rows 1 and 2 together span columns 1..8: 2 x 7 = 14 tokens; row 3 does not fit (3 x 11).
-    assert [chunk.rows.tolist() for chunk in chunks] == [[1, 2], [3], [0]]
-    assert [(chunk.start, chunk.stop) for chunk in chunks] == [(1, 8), (4, 12), (3, 15)]
+def test_a_mask_with_a_hole_goes_the_parents_way(trainers):
+    plain, ours = trainers
+    ids, mask = padded([3, 1], [6, 2], prompt_width=4, completion_width=8)
+    mask[0, 6] = 0
+    assert not is_contiguous(mask)
+    expected, actual = (scores(built, ids, mask, 8)[0] for built in (plain, ours))
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
+
+
+def test_contiguous_masks():
+    assert is_contiguous(torch.tensor([[0, 1, 1, 0], [0, 0, 0, 0], [1, 1, 1, 1]]))
+    assert not is_contiguous(torch.tensor([[1, 0, 1, 0]]))
+
+
+def test_chunks_hold_every_row_once_and_keep_to_the_bound():
+    # Sorted lengths 3 6 8 12: 2 x 6 fits into 16, 3 x 8 does not, 2 x 12 does not.
+    assert chunk_by_length([12, 3, 6, 8], max_tokens=16) == [[1, 2], [3], [0]]
 
 
 def test_one_row_is_allowed_to_exceed_the_bound():
-    _, mask = padded([3], [9], prompt_width=3, completion_width=9)
-    assert len(chunk_by_length(mask, keep=9, max_tokens=1)) == 1
+    assert chunk_by_length([12, 12], max_tokens=1) == [[0], [1]]
 
 
-def test_merging_restores_the_order():
-    _, mask = padded([1, 1, 1], [3, 1, 2], prompt_width=1, completion_width=4)
-    chunks = chunk_by_length(mask, keep=4, max_tokens=1)
-    values = [chunk.rows[:, None].expand(-1, chunk.stop - 1) + 1.0 for chunk in chunks]
-    assert merge_chunks(chunks, values, 4).tolist() == [
-        [1, 1, 1, 0],
-        [2, 0, 0, 0],
-        [3, 3, 0, 0],
-    ]
+@pytest.mark.parametrize("max_tokens", [1, 8, 100])
+def test_scores_come_back_in_the_batch_order(max_tokens):
+    # A score that says which token it is for: its id. Prompts of 1 and 2, completions of 3, 1, 2.
+    ids = torch.tensor([[0, 9, 1, 2, 3, 0], [8, 9, 4, 0, 0, 0], [0, 9, 5, 6, 0, 0]])
+    mask = (ids > 0).long()
+
+    def score(chunk_ids, chunk_mask, wanted):
+        assert (chunk_mask[:, 0] == 1).all()
+        return chunk_ids[:, 1:].float() * wanted, None, None
+
+    logps, entropies, scalar = score_in_chunks(score, ids, mask, 4, max_tokens)
+    assert logps.tolist() == [[1, 2, 3, 0], [4, 0, 0, 0], [5, 6, 0, 0]]
+    assert entropies is None
+    assert scalar is None
+
+
+def test_a_first_token_without_a_prompt_has_no_score():
+    ids = torch.tensor([[0, 7, 8], [9, 6, 0]])
+    mask = (ids > 0).long()
+    logps, _, _ = score_in_chunks(
+        lambda ids, _mask, wanted: (ids[:, 1:].float() * wanted, None, None), ids, mask, 2, 100
+    )
+    assert logps.tolist() == [[0, 8], [6, 0]]

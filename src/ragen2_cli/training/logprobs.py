@@ -1,118 +1,143 @@
 """Log-probabilities of completion tokens only, in chunks of rows of similar length.
 
-TRL's fused head scores, off the GPU, every position of every row, prompts and padding included.
-Here the hidden states of the wanted positions are picked out before the head, and rows are grouped
-by length so that the body of the model sees little padding either. Both leave every value as it
-was, up to rounding.
+Off the GPU, TRL's fused head scores every position of every row, prompts and padding included, and
+left-padded rows need an attention mask, which makes attention twice as expensive. Here rows are
+grouped by length and moved to the left, so that there is little padding, it comes last, and plain
+causal attention is enough; and the hidden states of the wanted positions are picked out before the
+head. The values are the same, up to rounding, for every causal model whose positions are relative.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some rows of a batch without the padding that they share.
-
-    Attributes:
-        rows: Their indices in the batch.
-        start: First column in use.
-        stop: Column after the last one in use; always past the first completion column.
-    """
-
-    rows: Tensor
-    start: int
-    stop: int
+Scores = tuple[Tensor, Tensor | None, Tensor | None]
+"""Log-probabilities, entropies (or None) and a scalar loss of the router (or None)."""
 
 
-def chunk_by_length(attention_mask: Tensor, keep: int, max_tokens: int) -> list[Chunk]:
+def is_contiguous(attention_mask: Tensor) -> bool:
+    """Whether each row of the mask is one run of ones, without a hole."""
+    edges = nn.functional.pad(attention_mask.bool().int(), (1, 1)).diff(dim=1) == 1
+    return bool((edges.sum(1) <= 1).all())
+
+
+def chunk_by_length(lengths: list[int], max_tokens: int) -> list[list[int]]:
     """Group rows of similar length into chunks of at most ``max_tokens`` padded tokens.
 
     Args:
-        attention_mask: (N, S), prompts padded on the left and completions on the right.
-        keep: Width of the completion part, the last ``keep`` columns.
-        max_tokens: Bound on rows times width of a chunk; a longer row gets a chunk of its own.
+        lengths: Tokens of each row.
+        max_tokens: Bound on rows times longest row; a longer row gets a chunk of its own.
 
     Returns:
-        Chunks, shortest rows first, that hold every row once. At least one completion column is
-        left in each.
+        Row indices of the chunks, shortest rows first, every row once.
     """
-    width = attention_mask.shape[1]
-    used = attention_mask.bool()
-    columns = torch.arange(width, device=used.device)
-    starts = torch.where(used, columns, width - keep).amin(1).clamp(max=width - keep).tolist()
-    stops = torch.where(used, columns + 1, 0).amax(1).clamp(min=width - keep + 1).tolist()
-    order = sorted(range(len(starts)), key=lambda row: (stops[row] - starts[row], row))
-    chunks: list[tuple[list[int], int, int]] = []
-    for row in order:
-        if chunks:
-            rows, start, stop = chunks[-1]
-            merged = (min(start, starts[row]), max(stop, stops[row]))
-            if (len(rows) + 1) * (merged[1] - merged[0]) <= max_tokens:
-                chunks[-1] = ([*rows, row], *merged)
-                continue
-        chunks.append(([row], starts[row], stops[row]))
-    device = attention_mask.device
-    return [Chunk(torch.tensor(rows, device=device), *span) for rows, *span in chunks]
+    chunks: list[list[int]] = []
+    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+        if chunks and (len(chunks[-1]) + 1) * lengths[row] <= max_tokens:
+            chunks[-1].append(row)
+        else:
+            chunks.append([row])
+    return chunks
 
 
-def merge_chunks(chunks: list[Chunk], values: list[Tensor], keep: int) -> Tensor:
-    """Put per-token values of the chunks back into the batch's row order, (N, ``keep``).
+def score_in_chunks(
+    score: Callable[[Tensor, Tensor, Tensor], Scores],
+    input_ids: Tensor,
+    attention_mask: Tensor,
+    keep: int,
+    max_tokens: int,
+) -> Scores:
+    """Score completions chunk by chunk; return the scores in the batch's order and shape.
 
     Args:
-        chunks: As returned by ``chunk_by_length``.
-        values: For each chunk (rows, columns), the first columns of its completions.
-        keep: Width of the result; missing columns are 0.
+        score: Called with the ids (n, W) of a chunk, whose rows start in column 0, their mask, and
+            the mask (n, W - 1) of the wanted next tokens; returns scores of shape (n, W - 1).
+        input_ids: (N, S), prompts padded on the left and completions on the right.
+        attention_mask: (N, S), without holes.
+        keep: Width C of the completion part, the last columns.
+        max_tokens: Bound on the padded tokens of a chunk.
+
+    Returns:
+        Log-probabilities (N, C), 0 where there is no token; entropies, the same, or None; and the
+        first chunk's scalar. A completion token without anything before it has no score either.
     """
-    padded = [nn.functional.pad(value, (0, keep - value.shape[1])) for value in values]
-    order = torch.cat([chunk.rows for chunk in chunks])
-    return torch.cat(padded)[torch.argsort(order)]
+    used = attention_mask.bool()
+    lengths = used.sum(1)
+    starts = used.int().argmax(1)
+    prompts = used[:, :-keep].sum(1).clamp(min=1)
+    completions = used[:, -keep:].clone()
+    completions[:, 0] &= used[:, :-keep].any(1)
+    rows_of, scored = [], []
+    for chunk in chunk_by_length(lengths.tolist(), max_tokens):
+        rows = torch.tensor(chunk, device=input_ids.device)
+        columns = torch.arange(max(2, int(lengths[rows].max())), device=input_ids.device)
+        ids = input_ids[rows[:, None], (starts[rows, None] + columns).clamp(max=used.shape[1] - 1)]
+        mask = columns < lengths[rows, None]
+        wanted = (mask & (columns >= prompts[rows, None]))[:, 1:]
+        logps, entropies, scalar = score(ids, mask.to(attention_mask.dtype), wanted)
+        values = [None if x is None else _spread(x[wanted], completions[rows]) for x in
+                  (logps, entropies)]  # fmt: skip
+        rows_of.append(rows)
+        scored.append((*values, scalar))
+    order = torch.argsort(torch.cat(rows_of))
+    logps, entropies = (
+        None if part[0] is None else torch.cat(part)[order]
+        for part in zip(*(scores[:2] for scores in scored), strict=True)
+    )
+    return logps, entropies, scored[0][2]
 
 
-class CompletionScorer:
-    """Stand in for a model with TRL's fused head, but score only the labeled positions.
+def _spread(values: Tensor, mask: Tensor) -> Tensor:
+    """Values at the places of the mask, in row order, and 0 elsewhere."""
+    return values.new_zeros(mask.shape).masked_scatter(mask, values)
 
-    Called like the model (``labels`` of -100 where nothing is wanted, ``fused_lm_head=True``), it
-    returns the same output, whatever the device. ``log_probs`` and ``entropy`` have shape
-    (N, S - 1) and are 0 where there is no label. When no position has a label the result is still
-    connected to the parameters, with gradient 0.
+
+class WantedScorer:
+    """Stand in for a model with TRL's fused head whose rows are padded on the right only.
+
+    Called like the model (with ``labels``, an ``attention_mask`` and ``fused_lm_head=True``), it
+    returns the same output, but only the wanted positions reach the head, on every device.
+    ``log_probs`` and ``entropy`` have shape (n, W - 1) and are 0 elsewhere. When nothing is wanted
+    the result is still connected to the parameters, with gradient 0.
     """
 
-    def __init__(self, model: nn.Module, backbone: nn.Module) -> None:
-        """Remember what to call.
+    def __init__(self, model: nn.Module, backbone: nn.Module, wanted: Tensor) -> None:
+        """Remember what to call and what for.
 
         Args:
             model: The model as TRL calls it, wrapped for distribution and PEFT or not.
             backbone: The part of it below the language model head.
+            wanted: (n, W - 1), true where the next token's scores are wanted.
         """
         self.model = model
         self.backbone = backbone
+        self.wanted = wanted
 
-    def __call__(self, *, labels: Tensor, **inputs: Any) -> Any:
-        """Score the labeled positions; see the class."""
-        targets = labels[:, 1:]
-        wanted = targets != -100
-        picked = wanted
-        if not wanted.any():
-            picked = wanted.clone()
-            picked[:1, -1] = True
+    def __call__(self, *, labels: Tensor, attention_mask: Tensor, **inputs: Any) -> Any:
+        """Score the wanted positions; see the class."""
+        picked = self.wanted
+        if not picked.any():
+            picked = picked.clone()
+            picked[:1, :1] = True
+        if not inputs.get("output_router_logits"):
+            # Padding comes last, where causal attention does not look. A mask of ones lets the
+            # model use its causal kernel; the router's loss has to know the padding.
+            attention_mask = torch.ones_like(attention_mask)
+        targets = labels[:, 1:][picked].clamp(min=0)[None]
         with _hidden_states_at(self.backbone, picked):
-            outputs = self.model(**inputs, shift_labels=targets[picked].clamp(min=0)[None])
+            outputs = self.model(**inputs, attention_mask=attention_mask, shift_labels=targets)
         for name in ("log_probs", "entropy"):
             if name in outputs:
-                full = outputs[name].new_zeros(picked.shape).masked_scatter(picked, outputs[name])
-                outputs[name] = full.masked_fill(~wanted, 0.0)
+                outputs[name] = _spread(outputs[name], picked).masked_fill(~self.wanted, 0.0)
         return outputs
 
 
 @contextmanager
 def _hidden_states_at(backbone: nn.Module, positions: Tensor) -> Iterator[None]:
-    """Let the backbone return only the hidden states at ``positions`` (N, S - 1), as one row."""
+    """Let the backbone return only the hidden states at ``positions`` (n, W - 1), as one row."""
 
     def pick(_module: nn.Module, _args: Any, output: Any) -> Any:
         # Prompt-learning adapters put virtual tokens in front, so count columns from the right.
@@ -125,38 +150,3 @@ def _hidden_states_at(backbone: nn.Module, positions: Tensor) -> Iterator[None]:
         yield
     finally:
         handle.remove()
-
-
-def score_in_chunks(
-    score: Callable[..., tuple[Tensor, Tensor | None, Tensor | None]],
-    input_ids: Tensor,
-    attention_mask: Tensor,
-    keep: int,
-    max_tokens: int,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Score completions chunk by chunk, and return the scores in the batch's order and shape.
-
-    Args:
-        score: Called with the ids, mask and completion width of a chunk; returns its
-            log-probabilities, entropies or None (both (rows, width)), and a scalar or None.
-        input_ids: (N, S), prompts padded on the left and completions on the right.
-        attention_mask: (N, S).
-        keep: Width of the completion part.
-        max_tokens: Bound on the padded tokens of a chunk.
-
-    Returns:
-        Log-probabilities (N, ``keep``), entropies (the same) or None, and the first chunk's scalar.
-    """
-    chunks = chunk_by_length(attention_mask, keep, max_tokens)
-    prompt_width = input_ids.shape[1] - keep
-    scored = [
-        score(
-            input_ids[chunk.rows, chunk.start : chunk.stop],
-            attention_mask[chunk.rows, chunk.start : chunk.stop],
-            chunk.stop - prompt_width,
-        )
-        for chunk in chunks
-    ]
-    logps = merge_chunks(chunks, [part[0] for part in scored], keep)
-    entropies = [part[1] for part in scored if part[1] is not None]
-    return logps, merge_chunks(chunks, entropies, keep) if entropies else None, scored[0][2]

@@ -25,7 +25,7 @@ from ragen2_cli.core.groups import LossScaling
 from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.training.checks import require_reference, require_trainable
 from ragen2_cli.training.compaction import Batch, loss_mask, take_rows, trim_padding
-from ragen2_cli.training.logprobs import CompletionScorer, score_in_chunks
+from ragen2_cli.training.logprobs import Scores, WantedScorer, is_contiguous, score_in_chunks
 from ragen2_cli.training.microbatches import LOSS_NORMALIZERS, Share, micro_batches
 from ragen2_cli.training.selection import (
     Decision,
@@ -294,24 +294,26 @@ class SnrGRPOTrainer(GRPOTrainer):
         compute_entropy: bool = False,
         compute_aux_loss: bool = False,
         **modal: Any,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    ) -> Scores:
         flags = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss}
-        score = super()._get_per_token_logps_and_entropies
-        if any(value is not None for value in modal.values()):  # images or token types
-            return score(
+        parent = super()._get_per_token_logps_and_entropies
+        if any(value is not None for value in modal.values()) or not is_contiguous(attention_mask):
+            return parent(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, **flags, **modal
             )
+        backbone = self._backbone(model)
+
+        def score(ids: Tensor, mask: Tensor, wanted: Tensor) -> Scores:
+            scorer = WantedScorer(model, backbone, wanted)
+            scores: Scores = parent(scorer, ids, mask, wanted.shape[1], **flags)
+            return scores
+
         # With several processes, or a loss over all of a router's tokens, one pass for all rows:
         # collective operations must come in equal numbers.
         whole = self.accelerator.num_processes > 1 or compute_aux_loss
         budget = input_ids.numel() if whole else self.tokens_per_forward
-        scorer = CompletionScorer(model, self._backbone(model))
         logps, entropies, aux_loss = score_in_chunks(
-            lambda ids, mask, keep: score(scorer, ids, mask, keep, **flags),
-            input_ids,
-            attention_mask,
-            logits_to_keep,
-            budget,
+            score, input_ids, attention_mask, logits_to_keep, budget
         )
         if entropies is not None and entropies.requires_grad:
             weight = self._entropy_weight
