@@ -133,6 +133,8 @@ def test_search_order_and_no_match():
     assert index.search("unicorn", 3) == []
     assert index.search("the and", 3) == []
     assert index.search("", 3) == []
+    with pytest.raises(UserError, match="no text of the corpus has a word"):
+        MemoryIndex([Passage("a", "the")])
 
 
 def test_search_finds_what_most_questions_need():

@@ -16,6 +16,7 @@ REGISTRY: dict[str, str] = {
     "metamath": "ragen2_cli.envs.metamath:MetaMath",
     "deep_coder": "ragen2_cli.envs.deep_coder:DeepCoder",
     "search_qa": "ragen2_cli.envs.search_qa:SearchQA",
+    "web_shop": "ragen2_cli.envs.web_shop:WebShop",
 }
 
 __all__ = ["REGISTRY", "StepResult", "TextEnv", "environment_class", "make", "options_of"]

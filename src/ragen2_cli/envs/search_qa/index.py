@@ -10,10 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
+from ragen2_cli.envs import bm25
 from ragen2_cli.envs.rows import field, read_rows
 from ragen2_cli.envs.search_qa.world import Passage
 from ragen2_cli.errors import UserError
@@ -29,46 +30,16 @@ class Retriever(Protocol):
         """Return at most ``count`` passages; fewer when fewer match."""
 
 
-def _tokens(texts: Sequence[str]) -> Any:
-    import bm25s
-
-    return bm25s.tokenize(list(texts), stopwords="en", show_progress=False, return_ids=False)
-
-
-def _build(texts: Sequence[str]) -> Any:
-    import bm25s
-
-    model = bm25s.BM25()
-    model.index(_tokens(texts), show_progress=False)
-    return model
-
-
-def _top(model: Any, query: str, count: int, documents: int) -> list[int]:
-    """Return document numbers by falling score, ties by number; each shares a word."""
-    words = [word for word in _tokens([query])[0] if word in model.vocab_dict]
-    if not words:
-        return []
-    scores = model.get_scores(words)
-    count = min(count, documents)
-    best = (
-        np.argpartition(-scores, count - 1)[:count] if count < documents else np.arange(documents)
-    )
-    floor = scores[best].min()
-    candidates = np.flatnonzero(scores >= max(floor, np.finfo(np.float32).tiny))
-    order = np.lexsort((candidates, -scores[candidates]))
-    return [int(number) for number in candidates[order][:count]]
-
-
 class MemoryIndex:
     """An index of passages held in memory."""
 
     def __init__(self, passages: Sequence[Passage]) -> None:
         self._passages = passages
-        self._model = _build([f"{p.title} {p.text}" for p in passages])
+        self._model = bm25.build([f"{p.title} {p.text}" for p in passages])
 
     def search(self, query: str, count: int) -> list[Passage]:
         """Return at most ``count`` passages, best first."""
-        found = _top(self._model, query, count, len(self._passages))
+        found = bm25.top(self._model, query, count, len(self._passages))
         return [self._passages[number] for number in found]
 
 
@@ -105,7 +76,7 @@ class StoredIndex:
 
     def search(self, query: str, count: int) -> list[Passage]:
         """Return at most ``count`` passages, best first."""
-        found = _top(self._model, query, count, self._count)
+        found = bm25.top(self._model, query, count, self._count)
         passages = []
         with self._file.open("rb") as lines:
             for number in found:
@@ -140,7 +111,7 @@ def store(passages: Iterable[Passage], folder: Path, corpus_fingerprint: str) ->
     if not texts:
         raise UserError(f"{folder}: the corpus holds no passage")
     np.save(folder / "offsets.npy", np.asarray(offsets, dtype=np.int64))
-    _build(texts).save(str(folder))
+    bm25.build(texts).save(str(folder))
     meta = {"format": FORMAT, "fingerprint": corpus_fingerprint, "documents": len(texts)}
     partial = folder / "index.json.partial"
     partial.write_text(json.dumps(meta), encoding="utf-8")
