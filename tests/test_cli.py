@@ -79,7 +79,7 @@ def test_dry_run_prints_only_json() -> None:
         (["train", "--group-size", "1"], "group_size"),
         (["train", "--filter-value", "7"], "value"),
         (["train", "--config", "nowhere.toml"], "nowhere.toml"),
-        (["train", "--resume"], "resume"),
+        (["train", "--resume"], "no run"),
         (["show", "nowhere"], "nowhere"),
         (["evaluate"], "run"),
     ],

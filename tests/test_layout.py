@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "core": ({"errors"}, set()),
     "config": ({"errors"}, {"core", "envs"}),
     "sandbox": ({"errors"}, set()),
-    "envs": ({"errors", "records"}, {"sandbox"}),
+    "envs": ({"errors", "records", "sandbox"}, set()),
     "rollout": ({"errors", "records", "envs"}, set()),
     "runs": ({"errors", "records"}, {"config"}),
     "logs": ({"errors", "records", "core"}, {"runs", "envs"}),
