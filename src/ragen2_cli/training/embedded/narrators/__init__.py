@@ -7,6 +7,7 @@ in a file of its own and list it with the share of the warm start's episodes tha
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +31,7 @@ class Lesson:
     env: str
     narrator: Narrator
     share: float
-    options: dict[str, object] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 _FROZENLAKE = frozenlake.narrator(frozenlake.Skill())
