@@ -343,5 +343,5 @@ def test_a_hundred_thousand_items_are_streamed(tmp_path):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 100_000
-    assert size > 100e6
+    assert size > 80e6
     assert peak < 20e6
