@@ -57,7 +57,7 @@ def demonstrate(
     session = Session(
         env, seed=seed, noise_seed=noise_seed(0, 0, 0, seed), limits=Limits.of(env), style="compact"
     )
-    exchanges = []
+    exchanges: list[tuple[str, str]] = []
     message: str | None = session.messages[0]["content"]
     while message is not None and len(exchanges) != turns:
         thought, answer = narrator(env, message, rng)
