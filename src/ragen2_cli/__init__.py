@@ -9,11 +9,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "CollapseMonitor": "ragen2_cli.training.collapse_monitor",
     "GroupFilter": "ragen2_cli.core.filters",
     "SnrGRPOTrainer": "ragen2_cli.training.snr_trainer",
 }
 
-__all__ = ["GroupFilter", "SnrGRPOTrainer", "__version__"]  # noqa: F822 - lazy
+__all__ = ["CollapseMonitor", "GroupFilter", "SnrGRPOTrainer", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
