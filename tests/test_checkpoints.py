@@ -5,9 +5,10 @@ Guarantees locked here:
 2. A kill at any moment of a save leaves the earlier checkpoint the newest complete one.
 3. A damaged, half-written or foreign folder is skipped by name, with the reason (case 41).
 4. A full disk is one line, and the last checkpoint is intact.
-5. Nothing in a checkpoint can hold code.
+5. Nothing in a checkpoint can hold code; damaged tensor files are one line.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -450,3 +451,50 @@ def test_checkpoints_are_not_written_through_links(tmp_path):
     with pytest.raises(UserError, match="is a link"):
         small(tmp_path / "c", 10)
     assert os.listdir(tmp_path / "outside") == []
+
+
+# ---- tensors from elsewhere ----
+
+
+def header(content, length=None):
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return (len(text) if length is None else length).to_bytes(8, "little") + text
+
+
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        header({}, 2**63 - 1),
+        header({}, 10**9),
+        header(b"[" * 100_000),
+        header({"w": ENTRY}),
+        header({"w": ENTRY | {"shape": [2**40]}}) + bytes(8),
+        header({"w": ENTRY | {"shape": [2**63, 2**63]}}) + bytes(8),
+        header({"w": ENTRY | {"data_offsets": [8, 0]}}) + bytes(8),
+        header({"w": ENTRY, "v": ENTRY}) + bytes(8),
+        header({"w": ENTRY | {"dtype": "PICKLE"}}) + bytes(8),
+    ],
+)
+def test_hostile_tensor_files_are_one_line(tmp_path, content):
+    path = tmp_path / "state.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"state\.safetensors") as caught:
+        checkpoints.read_tensors(path)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.data())
+@settings(max_examples=100, deadline=None)
+def test_damaged_tensor_files_never_escape_as_another_error(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("fuzz") / "state.safetensors"
+    checkpoints.write_tensors(path, {"a": torch.ones(3), "b": torch.zeros(2, dtype=torch.int8)})
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 6))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content)
+    with contextlib.suppress(UserError):
+        assert len(checkpoints.read_tensors(path)) <= 2
