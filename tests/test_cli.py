@@ -15,6 +15,9 @@ COMMANDS = (
     ["show"],
     ["sweep"],
     ["compare"],
+    ["analyze"],
+    ["analyze", "gradients"],
+    ["analyze", "correlations"],
     ["envs"],
     ["envs", "list"],
     ["envs", "show"],
@@ -56,7 +59,7 @@ def test_help_loads_nothing_heavy(command: list[str]) -> None:
 
 def test_leaf_commands_show_an_example() -> None:
     for command in COMMANDS:
-        if command in ([], ["envs"], ["models"]):
+        if command in ([], ["envs"], ["models"], ["analyze"]):
             continue
         assert "Example: ragen2" in run(*command, "--help").stdout, command
 

@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from ragen2_cli.commands import compare, envs, evaluate, models, show, sweep, train
+from ragen2_cli.commands import analyze, compare, diagnose, envs, evaluate, models, show, sweep, train
 from ragen2_cli.errors import CollapseStop, UserError
 
 app = typer.Typer(
@@ -18,10 +18,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("train")(train.train)
+app.command("diagnose")(diagnose.diagnose)
 app.command("evaluate")(evaluate.evaluate)
 app.command("show")(show.show)
 app.command("sweep", cls=sweep.SweepCommand)(sweep.sweep)
 app.command("compare")(compare.compare)
+app.add_typer(analyze.app, name="analyze")
 app.add_typer(envs.app, name="envs")
 app.add_typer(models.app, name="models")
 

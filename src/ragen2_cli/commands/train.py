@@ -30,6 +30,7 @@ FLAGS = {
     "spread_of": "filter.spread_of",
     "eval_episodes": "evaluation.episodes",
     "diagnose_every": "diagnostics.every",
+    "gradient_analysis_every": "diagnostics.gradients_every",
     "keep_checkpoints": "checkpoints.keep",
     "stop_on_collapse": "stop.on_collapse",
     "report_to": "report_to",
@@ -76,6 +77,9 @@ def train(
     ] = None,
     diagnose_every: Annotated[
         int | None, typer.Option(help="Steps between reasoning diagnostics; 0: off.")
+    ] = None,
+    gradient_analysis_every: Annotated[
+        int | None, typer.Option(help="Steps between gradient analyses by spread; 0: off.")
     ] = None,
     keep_checkpoints: Annotated[int | None, typer.Option(help="Checkpoints that stay.")] = None,
     stop_on_collapse: Annotated[
@@ -139,12 +143,13 @@ def train(
 
 
 def _start(config: Any, out: Path | None, *, force: bool, quiet: bool) -> dict[str, Any]:
+    from ragen2_cli.training.preflight import check
     from ragen2_cli.training.versions import require_supported_trl
 
     require_supported_trl()
-    from ragen2_cli.training.run import check, start
+    check(config, out, force=force)
+    from ragen2_cli.training.run import start  # imports torch and trl: only when all is well
 
-    check(config)
     return start(config, out, force=force, quiet=quiet)
 
 
@@ -153,9 +158,11 @@ def _resume(out: Path | None, flags: dict[str, Any], other: bool, *, quiet: bool
 
     if other or set(flags) - {"steps"}:
         raise UserError("--resume: settings come from the run; only --out and --steps go with it")
+    from ragen2_cli.runs import RunDirectory
     from ragen2_cli.training.versions import require_supported_trl
 
     require_supported_trl()
-    from ragen2_cli.training.run import resume
+    path = (RunDirectory.newest() if out is None else RunDirectory.open(out)).path
+    from ragen2_cli.training.run import resume  # imports torch and trl: only when there is a run
 
-    return resume(out, steps=flags.get("steps"), quiet=quiet)
+    return resume(path, steps=flags.get("steps"), quiet=quiet)

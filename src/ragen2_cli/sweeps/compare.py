@@ -165,10 +165,11 @@ def compare(pairs: Sequence[tuple[RunLog, RunLog]]) -> list[Difference]:
         both = [(a, b) for a, b in measured if a is not None and b is not None]
         if not both:
             continue
-        sides = [
-            [math.nan if v is None else v for v in side] for side in zip(*measured, strict=True)
-        ]
-        result = paired_difference(*sides)
+        left, right = (
+            [math.nan if value is None else value for value in side]
+            for side in zip(*measured, strict=True)
+        )
+        result = paired_difference(left, right)
         over = "pairs of runs" if result.n > 1 else ""
         if result.n == 1 and quantity == SUCCESS:
             result, over = _newcombe(*pairs[0]), "held-out episodes"

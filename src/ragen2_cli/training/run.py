@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,20 @@ from ragen2_cli.config.load import build_config
 from ragen2_cli.core.regimes import CollapseWatch
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Evaluation
-from ragen2_cli.runs import RunDirectory
+from ragen2_cli.runs import RunDirectory, step_name
 from ragen2_cli.training import checkpoints
 from ragen2_cli.training.diagnostics import measure as measure_reasoning
 from ragen2_cli.training.evaluation import measure, temperature_of_entropy
+from ragen2_cli.training.gradient_runs import analyze_batch
 from ragen2_cli.training.grpo_config import grpo_config
 from ragen2_cli.training.models import (
     LoadedPolicy,
     attach_lora,
     load_policy,
-    locate,
     train_fully,
 )
-from ragen2_cli.training.player import build_env, build_player, limits_of
+from ragen2_cli.training.player import build_player
+from ragen2_cli.training.preflight import check
 from ragen2_cli.training.progress import Progress, progress_for
 from ragen2_cli.training.recorder import Interrupts, Recorder
 from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource, RunTrainer
@@ -34,16 +36,6 @@ from ragen2_cli.training.stopping import StopRules
 
 MATCHING_EPISODES = 128
 """Held-out boards that each round of the search for the matched temperature plays."""
-
-
-def check(config: Config) -> None:
-    """Check what needs no model: environment, limits, filter, where the model should be.
-
-    Raises:
-        UserError: One line about the first fault.
-    """
-    limits_of(config, build_env(config))
-    locate(config.model.name)
 
 
 def start(
@@ -64,68 +56,63 @@ def start(
         UserError: Wrong config or model, a folder that exists or cannot be written.
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
-    check(config)
-    if out is not None and out.exists() and not force and any(out.iterdir()):
-        raise UserError(f"{out} exists; give --resume to go on or --force to replace it")
-    prepare(config)
-    loaded = load_policy(
-        config.model.name,
-        device=config.model.device,
-        dtype=config.model.dtype,
-        adapter=config.model.adapter,
-    )
+    check(config, out, force=force)
+    loaded = _load(config)
     label = f"{Path(config.env.name.partition(':')[0]).stem}-{config.filter.strategy}"
     run = RunDirectory.create(out, config.model_dump(mode="json"), label=label, force=force)
-    return _Run(config, run, loaded, quiet=quiet).train(None)
+    with closing(run), closing(progress_for(config.steps, quiet=quiet)) as progress:
+        return _Run(config, run, loaded, progress).train(None)
 
 
-def resume(
-    out: Path | None = None, *, steps: int | None = None, quiet: bool = False
-) -> dict[str, Any]:
+def resume(out: Path, *, steps: int | None = None, quiet: bool = False) -> dict[str, Any]:
     """Go on from the newest complete checkpoint, exactly as an uninterrupted run would.
 
     Args:
-        out: The run's folder; None for the newest under ``runs/``.
+        out: The run's folder.
         steps: Train up to this many steps instead of the config's number.
         quiet: Show no progress.
 
     Raises:
         UserError: No such run, no complete checkpoint, or nothing left to do.
     """
-    path = out if out is not None else RunDirectory.newest().path
-    run = RunDirectory.create(path, {}, resume=True)
-    config = build_config(run.read_config()["config"])
-    if steps is not None:
-        config = config.model_copy(update={"steps": steps})
-    progress = progress_for(config.steps, quiet=quiet)
-    checkpoint, skipped = checkpoints.newest(run.checkpoints)
+    run = RunDirectory.create(out, {}, resume=True)
+    with closing(run):
+        config = build_config(run.read_config()["config"])
+        if steps is not None:
+            config = config.model_copy(update={"steps": steps})
+        with closing(progress_for(config.steps, quiet=quiet)) as progress:
+            checkpoint = _newest_checkpoint(run, config, progress)
+            run.truncate_after(checkpoints.step_of(checkpoint))
+            return _Run(config, run, _load(config), progress).train(checkpoint)
+
+
+def _newest_checkpoint(run: RunDirectory, config: Config, progress: Progress) -> Path:
+    """Return where to go on; say which checkpoints were skipped and why."""
+    found, skipped = checkpoints.newest(run.checkpoints)
     for name, reason in skipped:
         progress.note(f"skipping checkpoint {name}: {reason}")
-    if checkpoint is None:
+    if found is None:
         raise UserError(f"{run.path}: no complete checkpoint to resume from")
-    step = checkpoints.step_of(checkpoint)
+    step = checkpoints.step_of(found)
     if step >= config.steps and run.finished:
         raise UserError(f"{run.path}: all {config.steps} steps are done; ask for more with --steps")
     progress.note(f"resuming {run.path} from step {step}")
-    run.truncate_after(step)
+    return found
+
+
+def _load(config: Config) -> LoadedPolicy:
     prepare(config)
-    loaded = load_policy(
-        config.model.name,
-        device=config.model.device,
-        dtype=config.model.dtype,
-        adapter=config.model.adapter,
-    )
-    return _Run(config, run, loaded, quiet=quiet).train(checkpoint)
+    model = config.model
+    return load_policy(model.name, device=model.device, dtype=model.dtype, adapter=model.adapter)
 
 
 class _Run:
     """The parts of one run, wired together."""
 
     def __init__(
-        self, config: Config, run: RunDirectory, loaded: LoadedPolicy, *, quiet: bool
+        self, config: Config, run: RunDirectory, loaded: LoadedPolicy, progress: Progress
     ) -> None:
-        self.config, self.run = config, run
-        self.progress: Progress = progress_for(config.steps, quiet=quiet)
+        self.config, self.run, self.progress = config, run, progress
         for note in loaded.notes:
             self.progress.note(note)
         model = self._trainable(loaded)
@@ -184,6 +171,8 @@ class _Run:
     def _diagnose(self, batch: GenerationBatch) -> None:
         """Measure the reasoning of a batch with the policy that wrote it, when it is time."""
         wanted = self.config.diagnostics
+        if wanted.gradients_every and batch.step % wanted.gradients_every == 0:
+            self._probe_gradients(batch)
         if not wanted.every or (batch.step != 1 and batch.step % wanted.every):
             return
         row = self.watch.update(
@@ -203,6 +192,18 @@ class _Run:
         if self.config.stop.on_collapse:
             self.recorder.stop_after_step(self.watch.stop_reason())
 
+    def _probe_gradients(self, batch: GenerationBatch) -> None:
+        """Write the gradient norms of a batch by reward spread; the policy stays as it is."""
+        content = analyze_batch(
+            self.trainer.accelerator.unwrap_model(self.trainer.model),
+            self.config,
+            [trajectory.episode for trajectory in batch.trajectories],
+            step=batch.step,
+            source="training batch",
+            max_completion_length=self.player.max_completion_length,
+        )
+        self.run.write_json(f"gradients/{step_name(batch.step)}.json", content)
+
     def _ends(self, step: int) -> dict[str, Any]:
         """Measure sampled (and greedy) success at the start or the end."""
         found: dict[str, Any] = {}
@@ -218,24 +219,20 @@ class _Run:
     def train(self, checkpoint: Path | None) -> dict[str, Any]:
         """Evaluate, train, evaluate, save the adapter, write the summary."""
         start = time.perf_counter()
-        try:
-            before = self._before() if checkpoint is not None else self._ends(0)
-            with self.interrupts:
-                self._optimize(checkpoint)
-            step = self.trainer.state.global_step
-            if self.interrupts.asked:
-                self.progress.note(
-                    f"interrupted: state saved at step {step}; go on with\n"
-                    f"  ragen2 train --resume --out {self.run.path}"
-                )
-                raise KeyboardInterrupt
-            after = self._ends(step)
-            matched = self._matched(after)
-            self._save_adapter()
-            return self._summary(before, after, matched, time.perf_counter() - start)
-        finally:
-            self.progress.close()
-            self.run.close()
+        before = self._ends(0) if checkpoint is None else self._before()
+        with self.interrupts:
+            self._optimize(checkpoint)
+        step = self.trainer.state.global_step
+        if self.interrupts.asked:
+            self.progress.note(
+                f"interrupted: state saved at step {step}; go on with\n"
+                f"  ragen2 train --resume --out {self.run.path}"
+            )
+            raise KeyboardInterrupt
+        after = self._ends(step)
+        matched = self._matched(after)
+        self._save_adapter()
+        return self._summary(before, after, matched, time.perf_counter() - start)
 
     def _optimize(self, checkpoint: Path | None) -> None:
         if checkpoint is None:

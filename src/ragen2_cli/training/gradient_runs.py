@@ -1,0 +1,169 @@
+"""Gradient analysis of a run: of a fresh batch from a checkpoint, or of a batch in training."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ragen2_cli.config import Config
+from ragen2_cli.config.load import build_config
+from ragen2_cli.core.filters import SPREAD_SCORES, GroupFilter
+from ragen2_cli.core.gradients import Remainder
+from ragen2_cli.core.groups import Scale
+from ragen2_cli.errors import UserError
+from ragen2_cli.records import Episode
+from ragen2_cli.runs import RunDirectory, step_name
+from ragen2_cli.training.evaluate_target import load_run_policy
+from ragen2_cli.training.gradient_batch import ProbeSettings
+from ragen2_cli.training.gradient_probe import probe, report_json
+from ragen2_cli.training.player import build_player
+from ragen2_cli.training.setup import prepare
+
+FRESH_CURSOR = 1_000_000_000
+"""Where fresh batches draw their training boards from: far behind any run's own cursor."""
+
+
+def analyze_run(
+    run: RunDirectory,
+    *,
+    checkpoint: int | None = None,
+    groups: int = 128,
+    buckets: int = 6,
+    remainder: Remainder = "spread",
+    entropy: float | None = None,
+    kl: float | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[dict[str, Any], Path]:
+    """Roll out a fresh batch with a checkpoint's policy, measure its gradients, write them down.
+
+    Args:
+        run: The run; neither its policy nor its optimizer state is changed.
+        checkpoint: The step of the checkpoint; None for the final adapter.
+        groups: Prompt groups of the batch, of the run's own group size.
+        buckets: Most buckets.
+        remainder: Where groups go that do not divide evenly.
+        entropy: Coefficient of the entropy term; None for the run's own.
+        kl: Coefficient of the KL term; None for the run's own.
+        say: Called with what was decided, one line each.
+
+    Returns:
+        The content of the written file, and the file.
+
+    Raises:
+        UserError: No such checkpoint, too few groups, or a KL term without a reference policy.
+    """
+    config = build_config(run.read_config()["config"])
+    if groups < 1:
+        raise UserError(f"--groups: at least 1 is needed, got {groups}")
+    summary = run.read_summary()
+    step = checkpoint if checkpoint is not None else int(summary["steps"]) if summary else 0
+    prepare(config)
+    loaded = load_run_policy(config, run, checkpoint)
+    for note in loaded.notes:
+        say(note)
+    if config.model.adapter is not None and not config.model.full:
+        loaded.model.load_adapter(config.model.adapter, adapter_name="ref")
+    changes = {key: value for key, value in (("entropy", entropy), ("kl", kl)) if value is not None}
+    config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update=changes)})
+    player = build_player(config, loaded.model, loaded)
+    boards, _ = player.next_boards(FRESH_CURSOR, groups)
+    episodes = [trajectory.episode for trajectory in player.play_groups(boards, step=step)]
+    if groups < buckets:
+        say(f"{groups} groups make {groups} buckets, not {buckets}")
+    content = analyze_batch(
+        loaded.model,
+        config,
+        episodes,
+        step=step,
+        source="fresh batch",
+        max_completion_length=player.max_completion_length,
+        buckets=buckets,
+        remainder=remainder,
+    )
+    return content, run.write_json(f"gradients/{step_name(step)}.json", content)
+
+
+def analyze_batch(
+    model: Any,
+    config: Config,
+    episodes: Sequence[Episode],
+    *,
+    step: int,
+    source: str,
+    max_completion_length: int,
+    buckets: int = 6,
+    remainder: Remainder = "spread",
+) -> dict[str, Any]:
+    """Measure a batch under the run's own loss, filter and coefficients; return the file's content.
+
+    Rewards scaled as the run does and not scaled at all are reported side by side. Groups are
+    sorted by the filter's spread, ``reward_var`` where it ranks by something else.
+    """
+    own: Scale = config.algorithm.scale_rewards
+    scales: tuple[Scale, ...] = ("group" if own == "none" else own, "none")
+    settings = ProbeSettings(
+        entropy=config.algorithm.entropy,
+        kl=config.algorithm.kl,
+        loss_type=config.algorithm.loss_type,
+        max_completion_length=max_completion_length,
+        temperature=config.rollout.temperature,
+        scales=scales,
+        buckets=buckets,
+        remainder=remainder,
+        score=config.filter.score if config.filter.score in SPREAD_SCORES else "reward_var",
+    )
+    chosen: GroupFilter | None = config.filter.group_filter()
+    if config.filter.score not in SPREAD_SCORES:
+        chosen = None  # its score needs more than the rewards
+    report = probe(
+        model,
+        episodes,
+        config.rollout.group_size,
+        settings,
+        group_filter=chosen,
+        reference=lambda: reference_policy(model),
+        spread_of_outcome=config.filter.spread_of == "outcome",
+    )
+    about = {
+        "step": step,
+        "source": source,
+        "env": config.env.name,
+        "stochasticity": config.env.stochasticity,
+        "dead_share": config.env.dead_share,
+        "seed": config.seed,
+        "groups": len(episodes) // config.rollout.group_size,
+        "group_size": config.rollout.group_size,
+        "loss_type": settings.loss_type,
+        "score": settings.score,
+        "entropy": settings.entropy,
+        "kl": settings.kl,
+        "remainder": remainder,
+        "filter": f"{config.filter.strategy} {config.filter.value:g}",
+        "scale_rewards": own,
+    }
+    return report_json(report, about)
+
+
+@contextmanager
+def reference_policy(model: Any) -> Iterator[None]:
+    """Let a model with an adapter be the policy that its run started from.
+
+    Raises:
+        UserError: The model has no adapter, so its start is not in memory.
+    """
+    from peft import PeftModel
+
+    if not isinstance(model, PeftModel):
+        raise UserError(
+            "gradients: the KL term of a run that trains every weight is not analyzed; give --kl 0"
+        )
+    if "ref" not in model.peft_config:
+        with model.disable_adapter():
+            yield
+        return
+    active = model.active_adapter
+    model.set_adapter("ref")
+    try:
+        yield
+    finally:
+        model.set_adapter(active)

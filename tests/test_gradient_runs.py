@@ -1,0 +1,78 @@
+"""Gradient analysis of real runs: in training, and from a checkpoint."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from ragen2_cli.config import load_config
+from ragen2_cli.errors import UserError
+from ragen2_cli.runs import RunDirectory
+from ragen2_cli.training.gradient_runs import analyze_run
+from ragen2_cli.training.run import start
+
+pytestmark = pytest.mark.slow
+
+
+def train(out: Path, **flags) -> RunDirectory:
+    config = load_config(
+        flags={
+            "steps": 2,
+            "rollout.prompts": 3,
+            "rollout.group_size": 4,
+            "optimizer.micro_batches": 2,
+            "evaluation.episodes": 0,
+            "diagnostics.every": 0,
+            "checkpoints.every": 1,
+            "algorithm.entropy": 0.01,
+            "algorithm.kl": 0.02,
+            **flags,
+        }
+    )
+    start(config, out, quiet=True)
+    return RunDirectory.open(out)
+
+
+def digest(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for part in ("adapter", "checkpoints")
+        for path in sorted((folder / part).rglob("*.safetensors"))
+    }
+
+
+def test_training_with_the_probe_is_training_without_it(tmp_path: Path) -> None:
+    probed = train(tmp_path / "probed", **{"diagnostics.gradients_every": 1})
+    plain = train(tmp_path / "plain")
+    ours, theirs = (
+        {name: value for name, value in digest(run.path).items() if "trainer" not in name}
+        for run in (probed, plain)
+    )
+    assert ours == theirs
+    assert ours
+    first = json.loads((probed.path / "gradients" / "step-000001.json").read_text())
+    assert first["source"] == "training batch"
+    # The first batch is sampled by the start policy, which is the reference: no KL gradient.
+    whole = first["tables"][0]["rows"][-1]
+    assert whole["norms"]["batch"]["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert whole["norms"]["batch"]["entropy"] > 0
+
+
+def test_a_checkpoint_is_analyzed_and_stays_as_it_is(tmp_path: Path) -> None:
+    run = train(tmp_path / "run")
+    before = digest(run.path)
+    said: list[str] = []
+    content, path = analyze_run(run, checkpoint=1, groups=5, say=said.append)
+    assert digest(run.path) == before
+    assert path == run.path / "gradients" / "step-000001.json"
+    assert json.loads(path.read_text())["tables"] == json.loads(json.dumps(content["tables"]))
+    assert [row["bucket"] for row in content["tables"][0]["rows"]][:5] == [
+        f"Q{k}" for k in range(1, 6)
+    ]
+    assert any("5 buckets" in line for line in said)
+    assert (content["groups"], content["group_size"], content["kl"]) == (5, 4, 0.02)
+    again, _ = analyze_run(run, checkpoint=1, groups=5)
+    assert again["tables"] == content["tables"]
+    with pytest.raises(UserError, match="no complete checkpoint of step 7"):
+        analyze_run(run, checkpoint=7)
