@@ -248,6 +248,15 @@ def test_training_mode_comes_back_even_after_an_error(training):
     assert model.training is training
 
 
+def test_logits_that_are_not_numbers_end_the_run():
+    template = ragged_template()
+    model = tiny_llama(len(template.tokenizer))
+    with torch.no_grad():
+        model.model.norm.weight.fill_(math.nan)
+    with pytest.raises(UserError, match="logits are not numbers"):
+        play(model, template, fused=False, count=2)
+
+
 def test_weights_are_read_anew_for_every_rollout():
     template = ragged_template()
     model = tiny_llama(len(template.tokenizer))

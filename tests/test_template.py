@@ -55,6 +55,11 @@ def test_stop_rule_knows_markers_and_the_closing_answer_tag():
     table = template.stop.suspects_V(len(tokenizer) + 10)
     assert table.shape == (len(tokenizer) + 10,)
     assert {int(i) for i in table.nonzero()[0]} == template.stop.suspects
+    # One byte completes the text; where the tags are tokens, "</think>" does not, "</answer>" does.
+    assert template.stop.suspects - template.stop.ids == set(template.turn_ids(">"))
+    tagged = ChatTemplate(byte_tokenizer())
+    completing = tagged.stop.suspects - tagged.stop.ids
+    assert completing == {*tagged.turn_ids(">"), *tagged.turn_ids("</answer>")}
     silent = ChatTemplate(tokenizer, stop_text="")
     assert not silent.stop.reached(template.turn_ids("</answer>"))
 
@@ -130,6 +135,20 @@ def test_generation_prompt_that_opens_the_thought_gets_no_second_tag():
     following = template.text(template.next_turn_ids("And now?"))
     assert first.endswith("assistant\n<think>\n")
     assert first.count("<think>") == following.count("<think>") == 1
+
+
+def test_white_space_before_an_assistants_words_belongs_to_the_prompt():
+    # Templates without a generation prompt write "[INST] user[/INST] assistant</s>".
+    source = (
+        "<s>{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }}[/INST]"
+        "{% else %} {{ m['content'] }}</s>{% endif %}{% endfor %}"
+    )
+    template = ChatTemplate(byte_tokenizer(source, specials=("</s>", ["</s>"])))
+    said = template.turn_ids("so</think>", close=True)
+    whole = template.first_prompt_ids([ASKED]) + said
+    whole += template.next_turn_ids("And now?", sampled_ids=said)
+    expected = "<s>[INST] Where?[/INST] <think>so</think></s>[INST] And now?[/INST] <think>"
+    assert template.text(whole) == expected
 
 
 def test_user_words_are_trimmed_where_the_template_trims_them():

@@ -64,7 +64,7 @@ class ChatTemplate:
                 "(the end-of-text token will do)"
             )
         self._system_alone = self._takes_system()
-        self._opened, self._before, self._after, self._strips = self._turn_boundary()
+        self._opened, self._lead, self._before, self._after, self._strips = self._turn_boundary()
         self._check_growth()
         self.rewrites_thoughts = not self._keeps_thoughts()
         marker_ids = self._encode(self._before)[:1]
@@ -84,7 +84,7 @@ class ChatTemplate:
         Args:
             messages: The conversation so far: an optional system message and a user message.
         """
-        return self._encode(self._render(messages) + ("" if self._opened else OPENING))
+        return self._encode(self._render(messages) + self._opening)
 
     def next_turn_ids(self, user_message: str, *, sampled_ids: Sequence[int] = ()) -> list[int]:
         """Return the ids between a sampled turn and the next one; none of them was sampled.
@@ -122,13 +122,17 @@ class ChatTemplate:
         )
         return str(decoded)
 
+    @property
+    def _opening(self) -> str:
+        """What the generation prompt lacks before the first sampled token."""
+        return "" if self._opened else self._lead + OPENING
+
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer.encode(text, add_special_tokens=False))
 
     def _encode_next(self, user_message: str) -> tuple[int, ...]:
         user = user_message.strip() if self._strips else user_message
-        opening = "" if self._opened else OPENING
-        return tuple(self._encode(self._before + user + self._after + opening))
+        return tuple(self._encode(self._before + user + self._after + self._opening))
 
     def _render(self, messages: Sequence[Message], prompt: bool = True) -> str:
         if not self._system_alone and messages[0]["role"] == "system":
@@ -152,25 +156,26 @@ class ChatTemplate:
             return False
         return _SYSTEM in rendered
 
-    def _turn_boundary(self) -> tuple[bool, str, str, bool]:
+    def _turn_boundary(self) -> tuple[bool, str, str, str, bool]:
         """Learn what stands around a turn.
 
         Returns:
-            Whether the generation prompt opens ``<think>`` itself; the text from the end of an
-            assistant turn to the user's words; the text from there to the next assistant turn;
-            whether the template strips the user's words.
+            Whether the generation prompt opens ``<think>`` itself; the white space between that
+            prompt and an assistant's words; the text from the end of an assistant turn to the
+            user's words; the text from there to the next assistant turn; whether the template
+            strips the user's words.
         """
         first = self._render(_talk(None, _USER))
         opened = first.rstrip().endswith(OPENING)
         base = first.rstrip().removesuffix(OPENING) if opened else first
         follow = "\n " + _USER + "2 \n"
         whole = self._render(_talk(None, _USER, _ASSISTANT, follow))
-        rest = whole.removeprefix(base + _ASSISTANT)
+        lead, said, rest = whole.removeprefix(base).partition(_ASSISTANT)
         strips = follow not in rest
         parts = rest.split(follow.strip() if strips else follow)
-        if rest == whole or len(parts) != 2:
+        if not whole.startswith(base) or lead.strip() or not said or len(parts) != 2:
             raise self._refusal()
-        return opened, parts[0], parts[1], strips
+        return opened, lead, parts[0], parts[1], strips
 
     def _check_growth(self) -> None:
         """Compare three turns grown step by step with the template's own rendering."""
@@ -178,7 +183,7 @@ class ChatTemplate:
         grown = self._render(_talk(None, words[0]))
         for said, asked in ((words[1], words[2]), (words[3], words[4])):
             base = grown.rstrip().removesuffix(OPENING) if self._opened else grown
-            grown = base + said + self._before + asked + self._after
+            grown = base + self._lead + said + self._before + asked + self._after
         if grown != self._render(_talk(None, *words)):
             raise self._refusal()
 
@@ -192,8 +197,9 @@ class ChatTemplate:
             ids.add(self.tokenizer.eos_token_id)
         suspects = set(ids)
         if text:
+            ends = tuple(text[at:] for at in range(len(text)))
             vocabulary = self.tokenizer.get_vocab().items()
-            suspects |= {index for token, index in vocabulary if text[-1] in token}
+            suspects |= {i for token, i in vocabulary if token.startswith(ends) or text in token}
         return StopRule(frozenset(ids), text, self.text, frozenset(suspects))
 
     def _refusal(self) -> UserError:

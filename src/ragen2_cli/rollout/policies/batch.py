@@ -8,12 +8,14 @@ last row takes their place, so the live rows are always the first ones; queued e
 the next wave. A prompt that a live row already holds is copied, not computed.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
+from ragen2_cli.errors import UserError
 from ragen2_cli.rollout.policies.runner import Chunk, Runner
 from ragen2_cli.rollout.policy import Reply, SampledTurn, StopRule
 from ragen2_cli.rollout.sampling import draw, stream
@@ -162,6 +164,11 @@ class Batch:
 
     def _end_turn(self, row: int, ids: list[int], *, truncated: bool) -> None:
         logprobs, sampling, entropies = (tuple(s) for s in self._stats[:, row, : len(ids)].tolist())
+        if math.isnan(math.fsum(logprobs)):
+            raise UserError(
+                "the policy's logits are not numbers (training diverged, or the weights are "
+                "broken): lower the learning rate and start from an earlier checkpoint"
+            )
         turn = SampledTurn(tuple(ids), logprobs, sampling, entropies, truncated)
         following = self._reply(self._episodes[row], turn)
         if following is None:
