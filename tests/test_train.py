@@ -281,3 +281,21 @@ def test_spread_of_outcome_ignores_the_format(tmp_path: Path) -> None:
         members = [e for e in run.read_rollouts(1) if e.group == group]
         if len({e.outcome for e in members}) == 1:
             assert not any(e.kept for e in members)
+
+
+def test_a_stop_between_two_updates_waits_for_the_boundary(tmp_path: Path) -> None:
+    # Two updates per batch; a rule fires in the first one. The run stops after the second, saved.
+    from ragen2_cli.training.recorder import Recorder
+
+    def asked(self: Recorder, *args: Any, **kwargs: Any) -> Any:
+        self.stop_after_step("asked for")
+        return row(self, *args, **kwargs)
+
+    row = Recorder._row
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recorder, "_row", asked)
+        summary = start(tiny(**{"algorithm.iterations": 2}), tmp_path / "run", quiet=True)
+    assert summary["steps"] == 2
+    assert summary["stopped"] == "asked for"
+    run = RunDirectory.open(tmp_path / "run")
+    assert (run.checkpoints / "step-000002" / "manifest.json").is_file()

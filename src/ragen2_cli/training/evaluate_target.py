@@ -12,7 +12,8 @@ from ragen2_cli.runs import RunDirectory, find
 from ragen2_cli.training import checkpoints
 from ragen2_cli.training.evaluation import measure
 from ragen2_cli.training.models import LoadedPolicy, load_policy
-from ragen2_cli.training.player import build_env, build_player
+from ragen2_cli.training.player import build_player
+from ragen2_cli.training.preflight import build_env
 from ragen2_cli.training.setup import prepare
 
 

@@ -1,45 +1,20 @@
 """Plays a config's environment with a policy: training groups and held-out boards."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from ragen2_cli.config import Config
-from ragen2_cli.envs import TextEnv, environment_class, make, options_of
-from ragen2_cli.envs.session import Limits, Session, Style
+from ragen2_cli.envs.session import Session, Style
 from ragen2_cli.envs.splits import heldout_seeds, is_silent, train_seeds
 from ragen2_cli.rollout.engine import EpisodeId, Trajectory, rollout
 from ragen2_cli.rollout.policies import TransformersPolicy
 from ragen2_cli.rollout.policy import Policy
 from ragen2_cli.rollout.template import ChatTemplate
 from ragen2_cli.training.models import LoadedPolicy
+from ragen2_cli.training.preflight import build_env, limits_of
 from ragen2_cli.training.seeding import episode_seed
 
 MAX_NEW_TOKENS: dict[Style, int] = {"compact": 96, "full": 400}
-
-
-def build_env(config: Config) -> TextEnv:
-    """Build the environment that a config names.
-
-    Raises:
-        UserError: Unknown name, option or kind of stochasticity.
-    """
-    env = config.env
-    options = dict(env.options)
-    if env.max_actions is not None and "max_actions" in options_of(environment_class(env.name)):
-        options["max_actions"] = env.max_actions  # boards must be solvable within the budget
-    return make(env.name, stochasticity=env.stochasticity / 100, kind=env.kind, **options)
-
-
-def limits_of(config: Config, env: TextEnv) -> Limits:
-    """Return the environment's limits with the config's own values on top."""
-    own = Limits.of(env, config.env.format_penalty)
-    chosen = {
-        name: value
-        for name in ("max_turns", "max_actions", "actions_per_turn")
-        if (value := vars(config.env)[name]) is not None
-    }
-    return replace(own, **chosen)
 
 
 class Player:

@@ -20,7 +20,8 @@ class Recorder(TrainerCallback):
     """Writes one ``Step`` per optimizer step and the rollouts behind it.
 
     Works on TRL's ``on_log``, which comes after the update and before the checkpoint, so that a
-    checkpoint of step k always has rows up to k.
+    checkpoint of step k always has rows up to k. A run that is to stop does so at the first step
+    that ``can_stop`` allows (no rollouts wait for a further update), and saves there.
     """
 
     def __init__(
@@ -29,21 +30,23 @@ class Recorder(TrainerCallback):
         source: PromptSource,
         rules: StopRules,
         progress: Progress,
+        interrupts: "Interrupts",
         evaluate: Callable[[int], Evaluation] | None,
         every: int,
     ) -> None:
         """Write to ``run``; ``evaluate(step)`` is called every ``every`` steps, 0 never."""
         self._run, self._source, self._rules, self._progress = run, source, rules, progress
+        self._interrupts = interrupts
+        self.can_stop: Callable[[], bool] = lambda: True
         self._evaluate, self._every = evaluate, every
         self._resamples = source.player.config.filter.strategy == "resample"
         self._seen: GenerationBatch | None = None
         self._mark = time.perf_counter()
         self.stop_reason = ""
-        self._asked: str | None = None
 
     def stop_after_step(self, reason: str | None) -> None:
         """Ask the run to stop once the step under way is done; None asks for nothing."""
-        self._asked = reason
+        self.stop_reason = self.stop_reason or reason or ""
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
@@ -68,24 +71,20 @@ class Recorder(TrainerCallback):
             self._seen = self._source.batch
         self._run.append_step(row)
         self._progress.step(row)
-        self._stop_if(self._asked or self._rules.after_step(row), control)
+        self.stop_after_step(self._rules.after_step(row))
         last = state.global_step >= state.max_steps
         if self._evaluate and self._every and row.step % self._every == 0 and not last:
-            self.record(self._evaluate(row.step), control)
+            evaluation = self._evaluate(row.step)
+            self.record(evaluation)
+            self.stop_after_step(self._rules.after_evaluation(evaluation))
+        if self.can_stop():
+            control.should_training_stop |= bool(self.stop_reason) or self._interrupts.asked
+            control.should_save |= control.should_training_stop
 
-    def record(self, evaluation: Evaluation, control: TrainerControl | None = None) -> None:
-        """Write and show one evaluation and apply the stopping rules to it."""
+    def record(self, evaluation: Evaluation) -> None:
+        """Write and show one evaluation."""
         self._run.append_evaluation(evaluation)
         self._progress.evaluation(evaluation)
-        reason = self._rules.after_evaluation(evaluation)
-        if control is not None:
-            self._stop_if(reason, control)
-
-    def _stop_if(self, reason: str | None, control: TrainerControl) -> None:
-        if reason:
-            self.stop_reason = reason
-            control.should_training_stop = True
-            control.should_save = True
 
     def _row(self, step: int, logs: dict[str, Any]) -> Step:
         # A further update on rollouts that an earlier step has counted has no batch of its own.
@@ -150,7 +149,7 @@ def _resampled(batch: GenerationBatch, resamples: bool) -> dict[str, float]:
     }
 
 
-class Interrupts(TrainerCallback):
+class Interrupts:
     """Ctrl-C and SIGTERM: finish the step, save, stop. A second Ctrl-C stops at once."""
 
     def __init__(self, progress: Progress) -> None:
@@ -175,11 +174,3 @@ class Interrupts(TrainerCallback):
             raise KeyboardInterrupt
         self.asked = True
         self._progress.note("stopping after this step; press Ctrl-C again to stop at once")
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
-    ) -> None:
-        """End training after the step in which a signal came."""
-        if self.asked:
-            control.should_training_stop = True
-            control.should_save = True

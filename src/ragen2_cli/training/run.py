@@ -140,10 +140,16 @@ class _Run:
     def _trainer(self, model: Any, loaded: LoadedPolicy) -> RunTrainer:
         config = self.config
         evaluate = self._evaluate if self.boards else None
-        self.recorder = Recorder(
-            self.run, self.source, self.rules, self.progress, evaluate, config.evaluation.every
-        )
         self.interrupts = Interrupts(self.progress)
+        self.recorder = Recorder(
+            self.run,
+            self.source,
+            self.rules,
+            self.progress,
+            self.interrupts,
+            evaluate,
+            config.evaluation.every,
+        )
         from datasets import Dataset
 
         trainer = RunTrainer(
@@ -159,9 +165,10 @@ class _Run:
             source=self.source,
             flush=self.run.sync,
             carried={"rules": self.rules, "watch": self.watch},
-            callbacks=[self.recorder, self.interrupts],
+            callbacks=[self.recorder],
         )
         trainer.remove_callback(PrinterCallback)
+        self.recorder.can_stop = lambda: trainer.at_generation_boundary
         return trainer
 
     def _evaluate(self, step: int, temperature: float | None = None) -> Evaluation:

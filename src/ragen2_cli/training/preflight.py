@@ -1,0 +1,54 @@
+"""What can be checked and built before torch is imported: environment, limits, paths."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from ragen2_cli.config import Config
+from ragen2_cli.envs import TextEnv, environment_class, make, options_of
+from ragen2_cli.envs.session import Limits
+from ragen2_cli.errors import UserError
+from ragen2_cli.training.models import locate
+
+
+def check(config: Config, out: Path | None = None, *, force: bool = False) -> None:
+    """Check everything about a new run that needs neither a model nor a written file.
+
+    Args:
+        config: The resolved config.
+        out: Where the run is to be written; None for an automatic name.
+        force: Whether a run there may be replaced.
+
+    Raises:
+        UserError: One line about the first fault.
+    """
+    limits_of(config, build_env(config))
+    locate(config.model.name)
+    if out is not None and out.exists() and not force:
+        if not out.is_dir():
+            raise UserError(f"--out {out}: exists and is not a folder")
+        if any(out.iterdir()):
+            raise UserError(f"--out {out}: exists; give --resume to go on or --force to replace it")
+
+
+def build_env(config: Config) -> TextEnv:
+    """Build the environment that a config names.
+
+    Raises:
+        UserError: Unknown name, option or kind of stochasticity.
+    """
+    env = config.env
+    options = dict(env.options)
+    if env.max_actions is not None and "max_actions" in options_of(environment_class(env.name)):
+        options["max_actions"] = env.max_actions  # boards must be solvable within the budget
+    return make(env.name, stochasticity=env.stochasticity / 100, kind=env.kind, **options)
+
+
+def limits_of(config: Config, env: TextEnv) -> Limits:
+    """Return the environment's limits with the config's own values on top."""
+    own = Limits.of(env, config.env.format_penalty)
+    chosen = {
+        name: value
+        for name in ("max_turns", "max_actions", "actions_per_turn")
+        if (value := vars(config.env)[name]) is not None
+    }
+    return replace(own, **chosen)

@@ -1,0 +1,106 @@
+"""Held-out evaluation: the same boards everywhere, summary numbers by hand, matched temperature."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ragen2_cli.config import load_config
+from ragen2_cli.errors import UserError
+from ragen2_cli.records import Episode, Turn
+from ragen2_cli.rollout.engine import Trajectory
+from ragen2_cli.training.evaluate_target import evaluate_target
+from ragen2_cli.training.evaluation import summarize, temperature_of_entropy
+from ragen2_cli.training.run import start
+
+
+def played(success: bool, value: float | None, valid: bool, tokens: int) -> Trajectory:
+    turn = Turn("board", "thought", "Left", ("Left",), value, 0.0, valid)
+    episode = Episode(
+        step=0,
+        group=0,
+        rollout=0,
+        seed=1,
+        prompt="board",
+        turns=(turn,),
+        episode_return=value,
+        outcome=value,
+        success=success,
+        status="success" if success else "failure",
+        loss_mask=(1,) * tokens,
+    )
+    logprobs = (-0.5,) * tokens
+    return Trajectory(episode, logprobs, logprobs, (0.4,) * tokens, 0)
+
+
+def test_summary_by_hand() -> None:
+    # 1 of 4 succeeds; returns 1, 0, 0 (one has no score): mean 1/3; 1 of 4 turns invalid;
+    # lengths 2, 4, 6, 8: mean 5; every sampled token has log-probability -0.5: entropy 0.5.
+    rows = [
+        played(True, 1.0, True, 2),
+        played(False, 0.0, True, 4),
+        played(False, 0.0, False, 6),
+        played(False, None, True, 8),
+    ]
+    row = summarize(rows, step=7, temperature=1.0, seconds=0.1)
+    assert (row.successes, row.episodes, row.success) == (1, 4, 0.25)
+    assert row.episode_return == pytest.approx(1 / 3)
+    assert row.invalid_rate == 0.25
+    assert row.response_length == 5
+    assert row.entropy == pytest.approx(0.5)
+    assert row.ci_low < 0.25 < row.ci_high
+    greedy = summarize(rows, step=7, temperature=0.0, seconds=0.1)
+    assert (greedy.decoding, greedy.entropy) == ("greedy", None)
+
+
+def test_matched_temperature_inverts_a_monotone_curve() -> None:
+    # Entropy 2 T reaches 1.5 at T = 0.75; six halvings of [0.05, 2] end within 0.02 of it.
+    assert temperature_of_entropy(lambda t: 2 * t, 1.5) == pytest.approx(0.75, abs=0.02)
+    assert temperature_of_entropy(lambda t: 2 * t, 100.0) == pytest.approx(2.0, abs=0.02)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    config = load_config(
+        flags={
+            "steps": 2,
+            "rollout.prompts": 2,
+            "rollout.group_size": 4,
+            "evaluation.episodes": 8,
+            "evaluation.matched_entropy": False,
+            "checkpoints.every": 1,
+            "diagnostics.every": 0,
+        }
+    )
+    start(config, out, quiet=True)
+    return out
+
+
+def test_a_run_evaluates_to_its_own_last_measurement(run: Path) -> None:
+    sampled, greedy = evaluate_target(str(run), episodes=8)
+    after = json.loads((run / "summary.json").read_text())["after"]
+    assert sampled.successes == after["sampled"]["successes"]
+    assert greedy.successes == after["greedy"]["successes"]
+    assert sampled.entropy == pytest.approx(after["sampled"]["entropy"], abs=1e-6)
+    assert sampled.step == 2
+
+
+def test_the_start_model_evaluates_to_the_first_measurement(run: Path) -> None:
+    (sampled,) = evaluate_target("embedded", episodes=8, greedy=False)
+    before = json.loads((run / "summary.json").read_text())["before"]
+    assert sampled.successes == before["sampled"]["successes"]
+
+
+def test_a_checkpoint_is_chosen_by_step(run: Path) -> None:
+    (first,) = evaluate_target(str(run), episodes=4, greedy=False, checkpoint=1)
+    assert first.step == 1
+    with pytest.raises(UserError, match="there: 1, 2"):
+        evaluate_target(str(run), episodes=4, checkpoint=7)
+
+
+def test_wrong_targets_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--checkpoint"):
+        evaluate_target("embedded", checkpoint=3)
+    with pytest.raises(UserError, match="no such"):
+        evaluate_target(str(tmp_path / "nothing" / "here"))
