@@ -82,8 +82,9 @@ def resume(out: Path, *, steps: int | None = None, quiet: bool = False) -> dict[
             config = config.model_copy(update={"steps": steps})
         with closing(progress_for(config.steps, quiet=quiet)) as progress:
             checkpoint = _newest_checkpoint(run, config, progress)
+            loaded = _load(config)
             run.truncate_after(checkpoints.step_of(checkpoint))
-            return _Run(config, run, _load(config), progress).train(checkpoint)
+            return _Run(config, run, loaded, progress).train(checkpoint)
 
 
 def _newest_checkpoint(run: RunDirectory, config: Config, progress: Progress) -> Path:
