@@ -51,10 +51,11 @@ def data(shape: str, prompts: int, rows: int, prompt_length: int = 300, length: 
 
 
 @torch.no_grad()
-def obvious(model, prompts, reasonings) -> np.ndarray:
-    """Score every pair as one full sequence."""
+def obvious(model, prompts, reasonings, share: float = 1.0) -> np.ndarray:
+    """Score every pair (or the first share of them, the rest NaN) as one full sequence."""
     pairs = [(i, j) for i in range(len(reasonings)) for j in range(len(prompts))]
-    scores = np.empty((len(reasonings), len(prompts)))
+    pairs = pairs[: round(share * len(pairs))]
+    scores = np.full((len(reasonings), len(prompts)), np.nan)
     for start in range(0, len(pairs), BATCH):
         batch = pairs[start : start + BATCH]
         ids = torch.tensor([prompts[j] + reasonings[i] for i, j in batch])
@@ -65,14 +66,14 @@ def obvious(model, prompts, reasonings) -> np.ndarray:
     return scores
 
 
-def ours(model, prompts, reasonings) -> np.ndarray:
+def ours(model, prompts, reasonings, share: float = 1.0) -> np.ndarray:
     """Score with prompts encoded once."""
     from ragen2_cli.training.scoring import cross_logprobs
 
     return cross_logprobs(model, prompts, reasonings).sum_logprobs_N_P
 
 
-def measure(shape: str, way: str, rows: int, prompts: int) -> dict:
+def measure(shape: str, way: str, rows: int, prompts: int, share: float = 1.0) -> dict:
     """Run one way in this process: seconds, bytes above the loaded model, the matrix."""
     torch.set_num_threads(1)
     model = build(shape)
@@ -83,7 +84,7 @@ def measure(shape: str, way: str, rows: int, prompts: int) -> dict:
     Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far (Linux)
     before = status_mb("VmRSS")
     start = time.process_time()
-    scores = score(model, contexts, reasonings)
+    scores = score(model, contexts, reasonings, share)
     seconds = time.process_time() - start
     return {
         "seconds": seconds,
@@ -98,25 +99,28 @@ def status_mb(name: str) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024
 
 
-def in_own_process(shape: str, way: str, rows: int, prompts: int) -> dict:
+def in_own_process(shape: str, way: str, rows: int, prompts: int, share: float) -> dict:
     """Run ``measure`` in a fresh interpreter."""
-    command = [sys.executable, __file__, "--child", shape, way, str(rows), str(prompts)]
+    command = [sys.executable, __file__, "--child", shape, way, *map(str, (rows, prompts, share))]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def compare(shape: str, size: int, repeats: int) -> str:
+def compare(shape: str, size: int, repeats: int, share: float) -> str:
     """Return the line that compares both ways."""
+    shares = {"obvious": share, "ours": 1.0}
     runs = {
-        way: [in_own_process(shape, way, size, size) for _ in range(repeats)]
-        for way in ("obvious", "ours")
+        way: [in_own_process(shape, way, size, size, part) for _ in range(repeats)]
+        for way, part in shares.items()
     }
-    best = {way: min(run["seconds"] for run in runs[way]) for way in runs}
+    best = {way: min(run["seconds"] for run in runs[way]) / shares[way] for way in runs}
     peak = {way: max(run["peak_mb"] for run in runs[way]) for way in runs}
-    difference = np.abs(
-        np.array(runs["obvious"][0]["scores"]) - np.array(runs["ours"][0]["scores"])
-    ).max()
+    difference = np.nanmax(
+        np.abs(np.array(runs["obvious"][0]["scores"]) - np.array(runs["ours"][0]["scores"]))
+    )
+    scaled = "" if share == 1 else f" (from {share:.0%} of the pairs)"
     return (
-        f"{shape} {size}x{size}: obvious {best['obvious']:.2f} s, ours {best['ours']:.2f} s, "
+        f"{shape} {size}x{size}: obvious{scaled} {best['obvious']:.2f} s, "
+        f"ours {best['ours']:.2f} s, "
         f"{best['obvious'] / best['ours']:.1f}x faster; peak above the model "
         f"{peak['obvious']:.0f} -> {peak['ours']:.0f} MB "
         f"({peak['ours'] / peak['obvious']:.2f}); largest difference {difference:.1e}"
@@ -137,17 +141,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", choices=list(SHAPES))
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--share", type=float, default=1.0, help="score only so many pairs the obvious way"
+    )
+    parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        shape, way, rows, prompts = options.child
-        print(json.dumps(measure(shape, way, int(rows), int(prompts))))
+        shape, way, rows, prompts, share = options.child
+        print(json.dumps(measure(shape, way, int(rows), int(prompts), float(share))))
         return
     shapes = [options.only] if options.only else list(SHAPES)
     if "embedded" in shapes:
         scaling("embedded")
     for shape in shapes:
-        print(compare(shape, 64 if shape == "embedded" else 16, options.repeats), flush=True)
+        size = 64 if shape == "embedded" else 16
+        print(compare(shape, size, options.repeats, options.share), flush=True)
 
 
 if __name__ == "__main__":

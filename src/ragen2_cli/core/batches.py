@@ -17,7 +17,7 @@ from ragen2_cli.core.surface import PERMUTATIONS, PREFIX_POSITIONS, prefix_metri
 if TYPE_CHECKING:
     from ragen2_cli.records import Episode
 
-PATTERN_ROWS = 64
+PATTERN_ROWS = 32
 """Degenerate patterns are looked for in at most this many reasonings of a step, the first ones."""
 
 PATTERN_CHARACTERS = 20_000

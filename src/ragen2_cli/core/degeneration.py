@@ -35,8 +35,10 @@ def repeated_ngram_mass(words: Sequence[str], n: int) -> float | None:
     total = len(words) - n + 1
     if total < 1:
         return None
-    counts = Counter(zip(*(words[offset:] for offset in range(n)), strict=False))
-    return (total - sum(count for count in counts.values() if count == 1)) / total
+    grams = list(zip(*(words[offset:] for offset in range(n)), strict=False))
+    if len(set(grams)) == total:
+        return 0.0
+    return (total - sum(count == 1 for count in Counter(grams).values())) / total
 
 
 def unique_token_ratio(words: Sequence[str]) -> float | None:
@@ -105,11 +107,14 @@ def degeneration_metrics(texts: Iterable[str]) -> dict[str, float | None]:
     for text in texts:
         words = text.split()
         duplication = sentence_duplication(text)
+        fives, tens = repeated_ngram_mass(words, 5), repeated_ngram_mass(words[:10], 10)
+        if fives:  # longer n-grams repeat only where shorter ones do
+            tens = repeated_ngram_mass(words, 10)
         values = {
             "sentence_duplication": duplication,
             "duplication_flagged": None if duplication is None else duplication >= DUPLICATION_FLAG,
-            "repeated_5gram_mass": repeated_ngram_mass(words, 5),
-            "repeated_10gram_mass": repeated_ngram_mass(words, 10),
+            "repeated_5gram_mass": fives,
+            "repeated_10gram_mass": tens,
             "unique_token_ratio": unique_token_ratio(words),
         }
         for name, value in values.items():

@@ -264,24 +264,29 @@ class CollapseWatch:
         if len(recent) <= self.limits.patience:
             return []
         found = []
-        score = [row.get("mi_zscore_ema") for row in recent]
-        entropy = [row.get("conditional_entropy") for row in recent]
-        if None not in score and None not in entropy and _falls(score):
-            drop = (score[0] - score[-1]) / abs(score[0]) if score[0] else 0.0
+        score, entropy = _column(recent, "mi_zscore_ema"), _column(recent, "conditional_entropy")
+        if score and entropy and _falls(score) and score[0]:
+            drop = (score[0] - score[-1]) / abs(score[0])
             if drop >= self.limits.fall and entropy[-1] >= self.limits.held * entropy[0]:
                 found.append(
                     f"MI-ZScore-EMA fell {self.limits.patience} times in a row, "
                     f"{score[0]:.2f} to {score[-1]:.2f}, while conditional entropy did not "
                     f"({entropy[0]:.2f} to {entropy[-1]:.2f}): reasoning is losing its prompt"
                 )
-        for name, what in (("truncated", "truncated"), ("invalid", "invalid")):
-            share = [row.get(name) for row in recent]
-            if None not in share and _climbs(share) and share[-1] - share[0] >= self.limits.climb:
+        for name in ("truncated", "invalid"):
+            share = _column(recent, name)
+            if share and _climbs(share) and share[-1] - share[0] >= self.limits.climb:
                 found.append(
-                    f"the {what} share climbed {self.limits.patience} times in a row, "
+                    f"the {name} share climbed {self.limits.patience} times in a row, "
                     f"{share[0]:.0%} to {share[-1]:.0%}"
                 )
         return found
+
+
+def _column(rows: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    """Return a metric of every row; empty when a row lacks it."""
+    values = [row.get(name) for row in rows]
+    return [] if None in values else [float(value) for value in values if value is not None]
 
 
 _KEPT = (
@@ -292,9 +297,9 @@ _KEPT = (
 )
 
 
-def _falls(values: Sequence[Any]) -> bool:
+def _falls(values: Sequence[float]) -> bool:
     return all(later < earlier for earlier, later in pairwise(values))
 
 
-def _climbs(values: Sequence[Any]) -> bool:
+def _climbs(values: Sequence[float]) -> bool:
     return all(later > earlier for earlier, later in pairwise(values))

@@ -9,7 +9,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, episode_row, first_words, pattern_text
+from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, episode_row, pattern_text
+from ragen2_cli.core.surface import PREFIX_POSITIONS
 from ragen2_cli.errors import UserError
 from ragen2_cli.logs.files import BrokenFile, LogFile, Row, columns, find_files, rows
 from ragen2_cli.logs.grouping import assign_groups, infer_grouping
@@ -188,22 +189,22 @@ def _add(
     if prompt is None or completion is None or not turns:
         data.skipped["rows without a prompt or a completion"] += 1
         return
-    values = [(finite_number(row.get(name)), weight) for name, weight in layout.rewards]
-    scored = [value * weight for value, weight in values if not math.isnan(value)]
+    values = [weight * finite_number(row.get(name)) for name, weight in layout.rewards]
+    scored = [value for value in values if value == value]  # not NaN
     if not scored:
         data.skipped["rewards that are no number (row kept without a score)"] += 1
     reward = math.fsum(scored) if scored else math.nan
     reasoning = reasoning_of(turns)
     key = prompt_key(messages_of(prompt))
-    words = first_words(reasoning.text)
+    words = reasoning.text.split()
     step.digest.update(key + repr(reward).encode() + prompt_key("\0".join(turns)))
     step.prompts.append(prompts.setdefault(key, len(prompts)))
     step.rewards.append(reward)
     step.lengths.append(float(sum(len(turn.split()) for turn in turns)))
-    step.words.append(len(reasoning.text.split()))
+    step.words.append(len(words))
     tagged = "<answer>" in turns[0], "</think>" in turns[0]
     step.marks.append(reasoning.paired + 2 * reasoning.closed + 4 * tagged[0] + 8 * tagged[1])
-    step.prefixes.append(tuple(interned.setdefault(word, word) for word in words))
+    step.prefixes.append(tuple([interned.setdefault(w, w) for w in words[:PREFIX_POSITIONS]]))
     if len(step.patterns) < PATTERN_ROWS:
         step.patterns.append(pattern_text(reasoning.text))
     if layout.group:
