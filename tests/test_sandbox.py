@@ -182,8 +182,25 @@ def test_a_closed_pool_says_so():
     own = Pool(LIMITS)
     own.close()
     own.close()
-    with pytest.raises(RuntimeError, match="closed"):
+    with pytest.raises(RuntimeError, match="shutdown"):
         own.run(Program("", ("",)))
+
+
+def test_a_start_that_fails_is_told_and_the_pool_goes_on():
+    broken = replace(detect(), namespaces=True, bubblewrap="/no/such/bwrap")
+    with Pool(LIMITS, layers=broken) as own:
+        for _ in range(3):
+            with pytest.raises(SandboxError, match="no/such/bwrap"):
+                own.run(Program("print(1)", ("",)))
+
+
+def test_a_forked_process_leaves_the_pool_alone(pool):
+    child = os.fork()
+    if child == 0:
+        pool.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert run(pool, "print(1)")[0].output == b"1\n"
 
 
 def test_the_runner_numbers_the_statuses_as_types_does():

@@ -28,6 +28,11 @@ def test_doctor_finds_the_layers_and_all_tries_are_stopped():
     assert "stopped opens a socket" in text
 
 
+def test_a_user_namespace_stops_the_same_tries():
+    # what a process that is not root uses; root can use it too
+    assert [item.what for item in probe(replace(detect(), root=False)) if not item.stopped] == []
+
+
 def test_landlock_alone_stops_the_same_tries():
     layers = replace(detect(), namespaces=False)
     if layers.isolation != "landlock":

@@ -275,11 +275,11 @@ def test_rate_against_a_bare_start():
     On an idle machine of two cores the bare start does 67 a second, so 60 is that share.
     """
     from ragen2_cli.sandbox import detect
-    from ragen2_cli.sandbox.launch import _python_files
+    from ragen2_cli.sandbox.launch import python_files
 
     bwrap = detect().bubblewrap
     assert bwrap is not None
-    python = str(_python_files()[0])
+    python = str(python_files()[0])
     command = [bwrap, "--ro-bind", "/", "/", "--unshare-all", python, "-c", "print(42)"]
     programs = [Program("print(int(input()) * 2)", ("21",))] * 40
     ratios = []

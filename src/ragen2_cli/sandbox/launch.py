@@ -121,9 +121,10 @@ class Sandbox:
         """Write one message; False when the other side is gone."""
         data = marshal.dumps(dict(message))
         assert self._process.stdin is not None
+        left = memoryview(len(data).to_bytes(8, "little") + data)
         try:
-            self._process.stdin.write(len(data).to_bytes(8, "little") + data)
-            self._process.stdin.flush()
+            while left:
+                left = left[os.write(self._process.stdin.fileno(), left) :]
         except BrokenPipeError:
             return False
         return True
@@ -199,7 +200,7 @@ def _unused_user() -> int:
     return 40_000 + (os.getpid() * 64 + next(_users)) % 20_000
 
 
-def _python_files() -> tuple[Path, Path, list[Path]]:
+def python_files() -> tuple[Path, Path, list[Path]]:
     """Return the base interpreter, its standard library and its shared libraries."""
     base = Path(sys.base_prefix)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -209,7 +210,7 @@ def _python_files() -> tuple[Path, Path, list[Path]]:
 
 def _confined(layers: Layers, limits: Limits, runner: Path) -> list[str]:
     """Return the bwrap command: the interpreter read-only, a small /tmp, nothing else."""
-    binary, library, shared = _python_files()
+    binary, library, shared = python_files()
     command = [str(layers.bubblewrap), *namespace_flags(layers.root), "--as-pid-1", "--clearenv"]
     for folder in ("/", "/usr", _INSIDE, f"{_INSIDE}/lib", "/dev"):
         command += ["--perms", "0755", "--dir", folder]
@@ -241,7 +242,7 @@ _HASHES = ("PYTHONHASHSEED", "0")
 
 
 def _bare(runner: Path) -> list[str]:
-    binary, _, _ = _python_files()
+    binary, _, _ = python_files()
     return [str(binary), *_FLAGS, str(runner)]
 
 
@@ -256,7 +257,7 @@ def _landlock(layers: Layers, scratch: str) -> tuple[bytes, list[tuple[str, int]
         ruleset += struct.pack("<Q", 0b11)  # no TCP bind or connect
     if version >= 6:
         ruleset += struct.pack("<Q", 0b11)  # no abstract sockets or signals to the outside
-    binary, library, _ = _python_files()
+    binary, library, _ = python_files()
     namespaces = layers.isolation == "namespaces"
     readable = [_INSIDE] if namespaces else [str(binary.parent), str(library.parent)]
     folders = [*readable, *(f for f in ("/usr/lib", "/lib", "/lib64") if os.path.isdir(f))]

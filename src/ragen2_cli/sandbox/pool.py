@@ -1,26 +1,41 @@
 """Warm sandboxes, each used once.
 
-A worker thread always keeps one started sandbox ahead, so a grading waits for its program and not
-for an interpreter. The thread that starts a sandbox also outlives it, because the kernel ends a
-sandbox with the thread that started it.
+A worker thread keeps one started sandbox ahead, so a grading waits for its program and not for an
+interpreter. The thread that starts a sandbox also outlives it, because the kernel ends a sandbox
+with the thread that started it.
 """
 
 import atexit
 import os
-import queue
 import tempfile
 import threading
 from collections.abc import Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 
 from ragen2_cli.sandbox.launch import Sandbox, compile_runner
 from ragen2_cli.sandbox.layers import Layers, detect
-from ragen2_cli.sandbox.types import Limits, Outcome, Program
+from ragen2_cli.sandbox.types import Limits, Outcome, Program, SandboxError
 
-_Task = tuple[Program, "Future[list[Outcome]]"]
+
+class _Warm:
+    """A started sandbox with the scratch folder that goes with it."""
+
+    def __init__(self, pool: "Pool") -> None:
+        self.scratch = tempfile.TemporaryDirectory(prefix="scratch-", dir=pool.folder)
+        self.sandbox = Sandbox(pool.layers, pool.limits, pool.runner, Path(self.scratch.name))
+
+    def run(self, program: Program) -> list[Outcome]:
+        try:
+            return self.sandbox.run(program)
+        finally:
+            self.scratch.cleanup()
+
+    def close(self) -> None:
+        self.sandbox.close()
+        self.scratch.cleanup()
 
 
 class Pool:
@@ -48,21 +63,20 @@ class Pool:
         self.limits = limits or Limits()
         if not unsafe:
             self.layers.require()
-        self._folder = tempfile.TemporaryDirectory(prefix="ragen2-sandbox-")
-        self._runner = compile_runner(Path(self._folder.name))
-        Path(self._folder.name).chmod(0o755)
-        self._tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(workers)]
-        for thread in self._threads:
-            thread.start()
+        self._process = os.getpid()
+        self._temporary = tempfile.TemporaryDirectory(prefix="ragen2-sandbox-")
+        self.folder = Path(self._temporary.name)
+        self.runner = compile_runner(self.folder)
+        self._spares: dict[int, _Warm] = {}  # by worker thread
+        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
 
     def submit(self, program: Program) -> "Future[list[Outcome]]":
-        """Queue a program; the future holds one outcome per input or a SandboxError."""
-        if not self._threads:
-            raise RuntimeError("the pool is closed")
-        future: Future[list[Outcome]] = Future()
-        self._tasks.put((program, future))
-        return future
+        """Queue a program; the future holds one outcome per input or a SandboxError.
+
+        Raises:
+            RuntimeError: When the pool is closed.
+        """
+        return self._workers.submit(self._grade, program)
 
     def run(self, program: Program) -> list[Outcome]:
         """Run one program and return one outcome per input.
@@ -77,13 +91,16 @@ class Pool:
         return [future.result() for future in [self.submit(program) for program in programs]]
 
     def close(self) -> None:
-        """End all workers and their waiting sandboxes, and remove the temporary folder."""
-        for _ in self._threads:
-            self._tasks.put(None)
-        for thread in self._threads:
-            thread.join()
-        self._threads = []
-        self._folder.cleanup()
+        """End all workers and their waiting sandboxes, and remove the temporary folder.
+
+        A process forked from the pool's leaves it alone.
+        """
+        if os.getpid() != self._process:
+            return
+        self._workers.shutdown(wait=True, cancel_futures=True)
+        while self._spares:
+            self._spares.popitem()[1].close()
+        self._temporary.cleanup()
 
     def __enter__(self) -> "Pool":
         return self
@@ -96,23 +113,16 @@ class Pool:
     ) -> None:
         self.close()
 
-    def _start(self) -> tuple[Sandbox, "tempfile.TemporaryDirectory[str]"]:
-        scratch = tempfile.TemporaryDirectory(prefix="scratch-", dir=self._folder.name)
-        return Sandbox(self.layers, self.limits, self._runner, Path(scratch.name)), scratch
-
-    def _work(self) -> None:
-        spare, scratch = self._start()
-        while (task := self._tasks.get()) is not None:
-            program, future = task
-            sandbox, used = spare, scratch
-            spare, scratch = self._start()
-            try:
-                future.set_result(sandbox.run(program))
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits, then raised there
-                future.set_exception(error)
-            used.cleanup()
-        spare.close()
-        scratch.cleanup()
+    def _grade(self, program: Program) -> list[Outcome]:
+        """Run a program in this thread's spare sandbox, and start the next one meanwhile."""
+        me = threading.get_ident()
+        try:
+            spare = _Warm(self)
+            current, self._spares[me] = self._spares.get(me), spare
+            current = current or _Warm(self)
+        except OSError as error:
+            raise SandboxError(f"the sandbox did not start: {error}") from error
+        return current.run(program)
 
 
 @lru_cache(maxsize=4)
