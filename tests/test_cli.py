@@ -15,6 +15,7 @@ COMMANDS = (
     ["show"],
     ["sweep"],
     ["compare"],
+    ["plot"],
     ["analyze"],
     ["analyze", "gradients"],
     ["analyze", "correlations"],

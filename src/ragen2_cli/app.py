@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from ragen2_cli.commands import analyze, compare, diagnose, envs, evaluate, models, show, sweep, train
+from ragen2_cli.commands import analyze, compare, diagnose, envs, evaluate, models, plot, show, sweep, train
 from ragen2_cli.errors import CollapseStop, UserError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command("evaluate")(evaluate.evaluate)
 app.command("show")(show.show)
 app.command("sweep", cls=sweep.SweepCommand)(sweep.sweep)
 app.command("compare")(compare.compare)
+app.command("plot")(plot.plot)
 app.add_typer(analyze.app, name="analyze")
 app.add_typer(envs.app, name="envs")
 app.add_typer(models.app, name="models")

@@ -1,0 +1,194 @@
+"""From paths to the rows behind each figure: which reader goes with which plot."""
+
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ragen2_cli.errors import UserError
+
+if TYPE_CHECKING:
+    from ragen2_cli.records import RunLog
+
+Say = Callable[[str], None]
+Rows = list[dict[str, Any]]
+
+
+def from_logs(kind: str) -> Callable[[Sequence[Path], int | None, Say], Rows]:
+    """Return a reader for plots that need run logs alone."""
+
+    def read(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
+        from ragen2_cli.sweeps.results import load
+
+        found: Rows = _plot(kind).data(load(paths, say))
+        return found
+
+    return read
+
+
+def _plot(kind: str) -> Any:
+    return importlib.import_module(f"ragen2_cli.plots.{kind.replace('-', '_')}")
+
+
+def stochasticity(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
+    """Read logs, and compute the best policy's success where the environment knows it."""
+    from ragen2_cli.plots.stochasticity import data
+    from ragen2_cli.sweeps.results import load
+
+    logs = load(paths, say)
+    return data(logs, ceilings(logs))
+
+
+CEILING_BOARDS = 128
+
+
+def ceilings(logs: "Sequence[RunLog]") -> dict[float, float]:
+    """Return the best policy's mean success on held-out boards by slip level, for FrozenLake."""
+    from statistics import fmean
+
+    from ragen2_cli.config.load import build_config
+    from ragen2_cli.envs.frozenlake import FrozenLake
+    from ragen2_cli.envs.splits import heldout_seeds
+    from ragen2_cli.training.player import build_env
+
+    found: dict[float, float] = {}
+    for log in logs:
+        config = build_config(log.config)
+        level = config.env.stochasticity
+        if level in found or config.env.kind != "slip" or config.env.name != "frozenlake":
+            continue
+        env = build_env(config)
+        if not isinstance(env, FrozenLake):
+            continue
+        successes = []
+        for seed in heldout_seeds(env, CEILING_BOARDS):
+            env.reset(seed)
+            successes.append(env.ceiling())
+        found[level] = fmean(successes)
+    return found
+
+
+def spearman(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
+    """Read logs and correlate their final measurements with success."""
+    from ragen2_cli.plots.spearman import data
+    from ragen2_cli.sweeps.correlations import ENTROPY_FAMILY, MI_FAMILY, correlate
+    from ragen2_cli.sweeps.results import load
+
+    families = dict.fromkeys(MI_FAMILY, "MI") | dict.fromkeys(ENTROPY_FAMILY, "entropy")
+    return data(correlate(load(paths, say)), families)
+
+
+def scatter(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
+    """Read logs and pair every checkpoint's diagnostics with its success."""
+    from ragen2_cli.plots.scatter import data
+    from ragen2_cli.sweeps.correlations import points
+    from ragen2_cli.sweeps.results import load
+
+    logs = load(paths, say)
+    return data(logs, points(logs, rule="per-checkpoint"))
+
+
+def gradients(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
+    """Read the newest gradient analysis of each run, or that of a step."""
+    from ragen2_cli.plots.gradients import data
+
+    return data(_json_files(paths, "gradients", step, say, newest=True))
+
+
+def heatmap(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
+    """Read the probes of one run."""
+    from ragen2_cli.plots.heatmap import data
+
+    return data(_json_files(paths[:1], "probes", step, say, newest=False))
+
+
+def filter_(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
+    """Read the episodes of one step of one run; the last step by default."""
+    from ragen2_cli.core.filters import SPREAD_SCORES
+    from ragen2_cli.plots.filter import data
+
+    run = _runs(paths, say)[0]
+    steps = run.rollout_steps()
+    if not steps:
+        raise UserError(f"{run.path}: no rollouts to show the filter on")
+    score = run.read_config()["config"]["filter"]["score"]
+    episodes = run.read_rollouts(steps[-1] if step is None else step)
+    return data(episodes, score=score if score in SPREAD_SCORES else "reward_var")
+
+
+READERS: dict[str, Callable[[Sequence[Path], int | None, Say], Rows]] = {
+    "curves": from_logs("curves"),
+    "dead-share": from_logs("dead-share"),
+    "dynamics": from_logs("dynamics"),
+    "filter": filter_,
+    "gradients": gradients,
+    "heatmap": heatmap,
+    "lengths": from_logs("lengths"),
+    "scatter": scatter,
+    "sensitivity": from_logs("sensitivity"),
+    "spearman": spearman,
+    "stochasticity": stochasticity,
+}
+"""Every figure but the regime plane, which is drawn from a verdict."""
+
+
+def _runs(paths: Sequence[Path], say: Say) -> list[Any]:
+    """Return run directories: those given, or the finished ones of the sweeps given."""
+    from ragen2_cli.runs import RunDirectory
+    from ragen2_cli.sweeps.folder import SweepDirectory, is_sweep
+    from ragen2_cli.sweeps.results import newest
+
+    found = []
+    for path in paths or [newest(say)]:
+        if is_sweep(path):
+            sweep = SweepDirectory.open(path)
+            found += [
+                RunDirectory.open(sweep.run_path(cell))
+                for cell in sweep.cells.values()
+                if sweep.finished(cell)
+            ]
+        else:
+            found.append(RunDirectory.open(path))
+    if not found:
+        raise UserError(f"{paths[0]}: none of its cells is finished yet")
+    return found
+
+
+def _json_files(
+    paths: Sequence[Path], folder: str, step: int | None, say: Say, *, newest: bool
+) -> list[dict[str, Any]]:
+    from ragen2_cli.runs import step_name
+    from ragen2_cli.runs.jsonl import read_json
+
+    contents = []
+    for run in _runs(paths, say):
+        files = sorted((run.path / folder).glob("step-*.json"))
+        if step is not None:
+            files = [file for file in files if file.stem == step_name(step)]
+        contents += [read_json(file) for file in (files[-1:] if newest else files)]
+    return contents
+
+
+def make(kind: str, paths: Sequence[Path], step: int | None, say: Say) -> tuple[Rows, Any]:
+    """Return the numbers behind a figure, and the figure.
+
+    Raises:
+        UserError: What the paths hold cannot be read, or cannot make this figure.
+    """
+    if kind == "regimes":
+        return regimes(paths, say)
+    rows = READERS[kind](paths, step, say)
+    return rows, _plot(kind).draw(rows)
+
+
+def regimes(paths: Sequence[Path], say: Say) -> tuple[Rows, Any]:
+    """Draw the path of one run on the plane of entropy and information."""
+    from dataclasses import asdict
+
+    from ragen2_cli.core.regimes import judge
+
+    run = _runs(paths, say)[0]
+    measured = run.read_diagnostics()
+    names = ("step", "conditional_entropy", "mi_estimate", "prefix_conditional_entropy")
+    rows = [{name: row.get(name) for name in (*names, "prefix_mi")} for row in measured]
+    return rows, _plot("regimes").draw(measured, asdict(judge(measured)))

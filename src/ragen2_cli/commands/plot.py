@@ -1,0 +1,132 @@
+"""``ragen2 plot``: a figure, the CSV behind it, and how it was made."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+Kind = Literal[
+    "all",
+    "curves",
+    "dead-share",
+    "dynamics",
+    "filter",
+    "gradients",
+    "heatmap",
+    "lengths",
+    "regimes",
+    "scatter",
+    "sensitivity",
+    "spearman",
+    "stochasticity",
+]
+
+
+def plot(
+    kind: Annotated[Kind, typer.Argument(help="Which figure; all draws what the data allow.")],
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Sweeps and runs; the newest sweep (or run) by default."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="File (for all: folder); default: figures/ of PATH."),
+    ] = None,
+    format_: Annotated[
+        Literal["png", "pdf", "svg"], typer.Option("--format", help="File format.")
+    ] = "png",
+    step: Annotated[
+        int | None, typer.Option(help="The step of filter and gradients; the last by default.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the files' names as JSON.")] = False,
+) -> None:
+    """Draw a figure from what runs have written, with its numbers as CSV.
+
+    Example: ragen2 plot curves sweeps/demo -o curves.png
+    """
+    import sys
+
+    from ragen2_cli.commands import figures
+    from ragen2_cli.errors import UserError
+    from ragen2_cli.sweeps.results import newest
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    chosen = list(paths or [newest(say)])
+    kinds = [*figures.READERS, "regimes"] if kind == "all" else [kind]
+    written = []
+    for each in kinds:
+        file = _file(each, chosen[0], out, format_, folder=kind == "all")
+        try:
+            rows, figure = figures.make(each, chosen, step, say)
+        except UserError as error:
+            if kind != "all":
+                raise
+            say(f"no {each}: {error}")
+            continue
+        if not rows and kind == "all":
+            say(f"no {each}: no data")
+            continue
+        write(figure, rows, file, chosen)
+        written.append(str(file))
+    if json_:
+        import json
+
+        typer.echo(json.dumps({"files": written}))
+    else:
+        typer.echo("\n".join(written))
+
+
+def _file(kind: str, first: Path, out: Path | None, form: str, *, folder: bool) -> Path:
+    if out is None:
+        return first / "figures" / f"{kind}.{form}"
+    if folder:
+        return out / f"{kind}.{form}"
+    return out if out.suffix else out.with_name(f"{out.name}.{form}")
+
+
+def write(figure: Any, rows: list[dict[str, Any]], file: Path, paths: list[Path]) -> None:
+    """Write the figure, ``<stem>.csv`` with its numbers and ``<stem>.json`` with how it was made.
+
+    Raises:
+        UserError: The folder cannot be written, or the format is unknown.
+    """
+    import csv
+    import sys
+    from datetime import UTC, datetime
+    from importlib.metadata import version
+
+    from ragen2_cli.errors import UserError
+    from ragen2_cli.runs.atomic import reported
+    from ragen2_cli.runs.jsonl import dumps
+
+    with reported(f"cannot write {file}"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            figure.savefig(file)
+        except ValueError as error:
+            raise UserError(f"-o {file}: {str(error).splitlines()[0]}") from None
+        with file.with_suffix(".csv").open("w", newline="", encoding="utf-8") as table:
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            writer = csv.DictWriter(table, names or ["no data"])
+            writer.writeheader()
+            writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+        about = {
+            "command": " ".join(["ragen2", *sys.argv[1:]]),
+            "paths": [str(path) for path in paths],
+            "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            "versions": {
+                name: version(name) for name in ("ragen2", "torch", "trl", "transformers", "numpy")
+            },
+        }
+        file.with_suffix(".json").write_text(dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def _cell(value: Any) -> Any:
+    """Return what stands in the CSV: absent values are empty, lists are joined by blanks."""
+    if value is None or value != value:
+        return ""
+    if isinstance(value, list):
+        return " ".join(f"{item:.6g}" for item in value)
+    return f"{value:.6g}" if isinstance(value, float) else value

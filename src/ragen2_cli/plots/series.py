@@ -1,0 +1,120 @@
+"""From runs to the numbers behind a figure: median over seeds with its interval, by arm."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from ragen2_cli.core.medians import median_interval
+from ragen2_cli.records import RunLog
+
+Row = dict[str, Any]
+Measure = Callable[[RunLog], Iterable[tuple[int, float | None]]]
+
+
+def filter_name(log: RunLog) -> str:
+    """Return the run's filter in words, such as ``top-p 0.9`` or ``none``."""
+    chosen = log.config["filter"]
+    if chosen["strategy"] == "none":
+        return "no filter"
+    if chosen["strategy"] == "resample":
+        return "resample"
+    return f"{chosen['strategy']} {chosen['value']:g}"
+
+
+_FILTER_AXES = ("filter", "top-p", "filter.strategy", "filter.value")
+
+
+def other_labels(log: RunLog, without: Sequence[str] = ()) -> str:
+    """Return what a run's arm is besides its filter, for the title of a panel."""
+    left = [
+        _words(name.rpartition(".")[2].replace("_", " "), label)
+        for name, label in log.labels.items()
+        if name not in (*_FILTER_AXES, *without)
+    ]
+    return ", ".join(left)
+
+
+def _words(name: str, label: str) -> str:
+    return f"no {name}" if label == "none" else f"{name} {label}"
+
+
+def arms(logs: Sequence[RunLog], *, by_filter: bool = True) -> list[tuple[str, str, list[RunLog]]]:
+    """Group runs by panel and series: ``(panel, series, runs)``, in order of first appearance.
+
+    The series is the filter and the panel everything else that was swept. Where all runs have one
+    filter, the panels become the series of a single panel.
+    """
+    one_filter = len({filter_name(log) for log in logs}) == 1
+    found: dict[tuple[str, str], list[RunLog]] = {}
+    for log in logs:
+        panel, series = other_labels(log), filter_name(log)
+        if one_filter or not by_filter:
+            panel, series = "", panel or series
+        found.setdefault((panel, series), []).append(log)
+    return [(panel, series, runs) for (panel, series), runs in found.items()]
+
+
+def over_seeds(values: Sequence[float | None]) -> Row:
+    """Return n, median and interval of one number per run."""
+    result = median_interval(values)
+    return {
+        "n": result.n,
+        "median": result.estimate,
+        "low": result.low,
+        "high": result.high,
+        "coverage": result.confidence if result.n > 1 else math.nan,
+    }
+
+
+def by_step(logs: Sequence[RunLog], measures: dict[str, Measure]) -> list[Row]:
+    """Return one row per quantity, arm and step that at least one run has.
+
+    Args:
+        logs: The runs.
+        measures: By the quantity's name: gives ``(step, value)`` of a run; None is left out.
+    """
+    rows: list[Row] = []
+    for panel, series, runs in arms(logs):
+        for quantity, measure in measures.items():
+            values: dict[int, list[float]] = {}
+            for log in runs:
+                for step, value in measure(log):
+                    if value is not None and not math.isnan(value):
+                        values.setdefault(step, []).append(value)
+            rows += [
+                {"quantity": quantity, "panel": panel, "series": series, "step": step}
+                | over_seeds(values[step])
+                for step in sorted(values)
+            ]
+    return rows
+
+
+def smooth(points: Iterable[tuple[int, float | None]], window: int) -> list[tuple[int, float]]:
+    """Trailing mean over the last ``window`` steps that have a value; others are left out.
+
+    The mean of a step looks back only, so that a curve never knows its future.
+    """
+    result: list[tuple[int, float]] = []
+    recent: list[float] = []
+    for step, value in points:
+        if value is None or math.isnan(value):
+            continue
+        recent = [*recent, value][-window:]
+        result.append((step, math.fsum(recent) / len(recent)))
+    return result
+
+
+def seeds_text(rows: Sequence[Row]) -> str:
+    """Return what a caption says about n and intervals."""
+    counts = [row["n"] for row in rows]
+    if not counts:
+        return "No data."
+    n = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
+    if max(counts) == 1:
+        return "n = 1 run per arm: no interval over seeds."
+    covered = sorted({f"{row['coverage']:.0%}" for row in rows if row["n"] > 1})
+    spans = covered[0] if len(covered) == 1 else f"{covered[0]} to {covered[-1]}"
+    return (
+        f"Median over n = {n} seeds; band or bar: order-statistic interval of the median "
+        f"({spans} coverage)."
+    )
