@@ -64,7 +64,8 @@ def build_config(tree: Mapping[str, Any]) -> Config:
         )
     merged: Tree = {}
     algorithm = tree.get("algorithm")
-    name = algorithm.get("name", "grpo") if isinstance(algorithm, Mapping) else "grpo"
+    default = Config().algorithm.name
+    name = algorithm.get("name", default) if isinstance(algorithm, Mapping) else default
     if isinstance(name, str) and name in ALGORITHMS:
         _merge(merged, {"algorithm": {"name": name, **ALGORITHMS[name]}})
     _merge(merged, tree)

@@ -32,8 +32,14 @@ PRESETS: dict[str, Overlay] = {
         "steps": 400,
         "model": {"name": "Qwen/Qwen2.5-3B-Instruct", "full": True},
         "rollout": {"prompts": 8, "group_size": 16, "max_new_tokens": 400},
-        "algorithm": {"clip_high": 0.28, "entropy": 0.001},
-        "optimizer": {"lr": 1e-6, "micro_batches": 32},
+        "algorithm": {"name": "grpo", "clip_high": 0.28, "entropy": 0.001},
+        "optimizer": {
+            "lr": 1e-6,
+            "schedule": "constant",
+            "beta2": 0.999,
+            "max_grad_norm": 1.0,
+            "micro_batches": 32,
+        },
         "evaluation": {"every": 10, "temperature": 0.5},
     },
 }

@@ -123,13 +123,13 @@ class FilterConfig(Section):
 class AlgorithmConfig(Section):
     """The loss. ``name`` is a preset of the others; what is set here wins over it."""
 
-    name: Literal["grpo", "dapo", "dr-grpo"] = "grpo"
+    name: Literal["grpo", "dapo", "dr-grpo"] = "dapo"
     loss_type: Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"] = (
         "grpo"
     )
     scale_rewards: Literal["group", "batch", "none"] = "group"
     clip_low: float = Field(0.2, gt=0, description="lower clip range of the probability ratio")
-    clip_high: float = Field(0.2, gt=0, description="upper clip range of the probability ratio")
+    clip_high: float = Field(0.28, gt=0, description="upper clip range of the probability ratio")
     kl: float = Field(0.0, ge=0, description="coefficient of the KL to the start policy")
     entropy: float = Field(0.0, ge=0, description="coefficient of the entropy bonus")
     entropy_target: float | None = Field(
@@ -142,10 +142,16 @@ class OptimizerConfig(Section):
     """How the loss becomes a step."""
 
     lr: float = Field(1e-3, gt=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
     warmup_steps: int = Field(0, ge=0)
     weight_decay: float = Field(0.0, ge=0)
-    max_grad_norm: float = Field(1.0, ge=0, description="0 turns clipping off")
+    beta2: float = Field(
+        0.99,
+        gt=0,
+        lt=1,
+        description="Adam's second-moment decay; 0.999 lags behind growing gradients in short runs",
+    )
+    max_grad_norm: float = Field(0.1, ge=0, description="0 turns clipping off")
     micro_batches: int = Field(4, ge=1, description="accumulation parts of one update")
 
 
@@ -198,7 +204,7 @@ class Config(Section):
 
     schema_version: int = CONFIG_SCHEMA
     seed: int = Field(0, ge=0, lt=2**32)
-    steps: int = Field(200, ge=1, description="optimizer steps")
+    steps: int = Field(100, ge=1, description="optimizer steps")
     env: EnvConfig = EnvConfig()
     model: ModelConfig = ModelConfig()
     rollout: RolloutConfig = RolloutConfig()

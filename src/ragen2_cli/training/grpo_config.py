@@ -60,6 +60,7 @@ def grpo_config(config: Config, folder: Path, *, max_completion_length: int) -> 
         "lr_scheduler_type": optimizer.schedule,
         "warmup_steps": optimizer.warmup_steps,
         "weight_decay": optimizer.weight_decay,
+        "adam_beta2": optimizer.beta2,
         "max_grad_norm": optimizer.max_grad_norm,
         "beta": algorithm.kl,
         "loss_type": algorithm.loss_type,
