@@ -45,7 +45,7 @@ def byte_tokenizer(template=CHATML, *, tags=True, specials=None):
     )
 
 
-def tiny_llama(vocabulary, *, dtype="float32", kv_heads=2, seed=0, spread=0.3):
+def tiny_llama(vocabulary, *, dtype="float32", kv_heads=2, seed=0, spread=0.3, **options):
     """Return a random Llama of width 32 with two layers whose samples are far from uniform."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -60,7 +60,7 @@ def tiny_llama(vocabulary, *, dtype="float32", kv_heads=2, seed=0, spread=0.3):
         num_key_value_heads=kv_heads,
         max_position_embeddings=2048,
         initializer_range=spread,
-        tie_word_embeddings=True,
+        **{"tie_word_embeddings": True, **options},
     )
     return LlamaForCausalLM(config).to(getattr(torch, dtype))
 

@@ -12,6 +12,7 @@ from ragen2_cli.rollout.policies.batch import _shared_length
 from ragen2_cli.rollout.policies.forward_runner import ForwardRunner
 from ragen2_cli.rollout.policies.llama_runner import LlamaRunner, find_llama
 from ragen2_cli.rollout.policies.runner import Chunk
+from ragen2_cli.rollout.policies.transformers_policy import agreeing_llama
 from ragen2_cli.rollout.template import ChatTemplate
 from rollout_helpers import CHATML, PLAIN, TalkingSession, byte_tokenizer, tiny_llama
 
@@ -69,6 +70,31 @@ def test_cached_logprobs_equal_one_full_forward(fused, kv_heads):
         ):
             assert found == (pytest.approx(wanted, abs=1e-5) if sampled else 0)
         assert one.sampling_logprobs == one.logprobs
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}},
+        {"rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0}},
+        {"head_dim": 20},
+        {"hidden_act": "gelu"},
+    ],
+)
+def test_kinds_of_llama_give_their_own_numbers(options):
+    template = ragged_template()
+    model = tiny_llama(len(template.tokenizer), spread=0.15, **options)
+    for name, weight in model.named_parameters():
+        if "bias" in name or "norm" in name:
+            torch.nn.init.normal_(weight, mean=0.5, std=0.3)
+    model.eval()
+    quick = "dynamic" not in str(options) and "hidden_act" not in options
+    assert (agreeing_llama(model) is not None) == quick
+    for one in play(model, template, count=4):
+        expected = full_logprobs(model, one.episode)
+        pairs = zip(one.logprobs, expected, one.episode.loss_mask, strict=True)
+        assert all(not k or abs(a - b) < 1e-5 for a, b, k in pairs)
 
 
 @pytest.mark.parametrize("fused", [True, False])

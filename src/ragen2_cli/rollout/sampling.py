@@ -29,16 +29,19 @@ def draw(
 
     Args:
         logits_R_V: Raw scores, one row per live episode.
-        uniforms_R: Numbers in [0, 1), float64.
+        uniforms_R: Numbers in [0, 1), float64, on the CPU.
         temperature: Softmax temperature, 0 or more.
 
     Returns:
         The ids (R,), and in float32 (3, R): log-probability at temperature 1, log-probability
-        at ``temperature`` (0 when greedy), entropy at temperature 1 in nats.
+        at ``temperature`` (0 when greedy), entropy at temperature 1 in nats. They lie where the
+        logits do, but for Apple's MPS, which has no float64: there on the CPU.
     """
     import torch
 
     logits_R_V = logits_R_V.float()
+    if logits_R_V.device.type == "mps":
+        logits_R_V = logits_R_V.cpu()
     logprobs_R_V = logits_R_V.log_softmax(-1)
     probs_R_V = logprobs_R_V.exp()
     # torch.special.entr would repeat the logarithm; 0 * -inf (a forbidden token) counts as 0
@@ -51,7 +54,7 @@ def draw(
         tempered_R_V = (logits_R_V / temperature).log_softmax(-1)
         probs_R_V = tempered_R_V.exp()
     cumulative_R_V = probs_R_V.cumsum(-1, dtype=torch.float64)
-    targets_R_1 = uniforms_R[:, None] * cumulative_R_V[:, -1:]
+    targets_R_1 = uniforms_R.to(logits_R_V.device)[:, None] * cumulative_R_V[:, -1:]
     ids_R_1 = torch.searchsorted(cumulative_R_V, targets_R_1, right=True)
     ids_R_1.clamp_(max=logits_R_V.shape[-1] - 1)
     chosen_R = logprobs_R_V.gather(-1, ids_R_1)[:, 0]

@@ -147,9 +147,10 @@ class Batch:
     def _sample(self, rows: np.ndarray, logits: torch.Tensor) -> None:
         """Draw the next token of each row and end the turns that stop with it."""
         at = self._counts[rows]
-        uniforms = torch.from_numpy(self._uniforms[rows, at]).to(logits.device)
+        uniforms = torch.from_numpy(self._uniforms[rows, at])
         ids_R, stats_3_R = draw(logits, uniforms, self._temperature)
-        self._last[torch.from_numpy(rows).to(ids_R.device)] = ids_R
+        device = self._last.device
+        self._last[torch.from_numpy(rows).to(device)] = ids_R.to(device)
         ids = ids_R.cpu().numpy()
         self._ids[rows, at] = ids
         self._stats[:, rows, at] = stats_3_R.cpu().numpy()

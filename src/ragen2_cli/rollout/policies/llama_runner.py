@@ -45,7 +45,9 @@ def find_llama(model: torch.nn.Module) -> LlamaForCausalLM | None:
         return None
     rope = base.config.rope_parameters or {}
     small = base.num_parameters() <= LARGEST and base.dtype in (torch.float32, torch.float64)
-    plain = str(rope.get("rope_type")) in _ROPE_TYPES and base.config.hidden_act == "silu"
+    whole_heads = rope.get("partial_rotary_factor") in (None, 1.0)
+    static = str(rope.get("rope_type")) in _ROPE_TYPES and whole_heads
+    plain = static and base.config.hidden_act == "silu"
     return base if small and plain else None
 
 

@@ -16,7 +16,8 @@ class TransformersPolicy:
 
     Args:
         model: The model; it is put in evaluation mode for a rollout and back afterwards.
-        max_rows: Conversations in the batch at once; the next one starts when one ends.
+        max_rows: Conversations in the batch at once; the next one starts when one ends. None is
+            64 on a CPU, whose caches more would overflow, and 256 elsewhere.
         patience: Decoding steps of the whole batch that may be lost to rows that wait for their
             observation before those rows are encoded; infinite makes all take turns in step.
         fused: Use the operation-saving runner where it applies (small Llamas).
@@ -26,14 +27,15 @@ class TransformersPolicy:
         self,
         model: torch.nn.Module,
         *,
-        max_rows: int = 64,
+        max_rows: int | None = None,
         patience: float = 0.3,
         fused: bool = True,
     ) -> None:
         self.model = model
-        self._max_rows = max_rows
+        on_cpu = next(model.parameters()).device.type == "cpu"
+        self._max_rows = max_rows or (64 if on_cpu else 256)
         self._patience = patience
-        self._fused = fused
+        self._untried = fused
         self._llama: LlamaRunner | None = None
 
     def converse(
@@ -75,8 +77,8 @@ class TransformersPolicy:
         if self._llama is not None:
             self._llama.refresh()
             return self._llama
-        if self._fused:
-            self._fused = False
+        if self._untried:
+            self._untried = False
             self._llama = agreeing_llama(self.model)
         return ForwardRunner(self.model) if self._llama is None else self._llama
 
