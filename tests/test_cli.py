@@ -18,6 +18,7 @@ COMMANDS = (
     ["plot"],
     ["analyze"],
     ["analyze", "gradients"],
+    ["analyze", "probe"],
     ["analyze", "correlations"],
     ["envs"],
     ["envs", "list"],

@@ -95,6 +95,41 @@ def _gradient_table(rows: list[dict[str, Any]], per: str, score: str) -> str:
     return align(table)
 
 
+@app.command("probe")
+def probe(
+    run: Annotated[
+        Path | None, typer.Argument(help="A run's folder; the newest run by default.")
+    ] = None,
+    checkpoint: Annotated[
+        list[int] | None,
+        typer.Option(help="Steps of checkpoints; default: first, middle, last."),
+    ] = None,
+    prompts: Annotated[int, typer.Option(min=1, help="Held-out prompts.")] = 32,
+    rollouts: Annotated[int, typer.Option(min=2, help="Rollouts of each.")] = 8,
+    json_: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+) -> None:
+    """Play the same held-out prompts with several checkpoints, for `ragen2 plot heatmap`.
+
+    Example: ragen2 analyze probe runs/demo --prompts 32
+    """
+    import sys
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+
+    from ragen2_cli.runs import find
+    from ragen2_cli.training.prompt_probe import probe_run
+
+    found = find(run, say)
+    contents = probe_run(found, steps=checkpoint or (), prompts=prompts, rollouts=rollouts, say=say)
+    if json_:
+        from ragen2_cli.runs.jsonl import dumps
+
+        typer.echo(dumps(contents))
+    else:
+        typer.echo(f"draw it with\n  ragen2 plot heatmap {found.path}")
+
+
 @app.command("correlations")
 def correlations(
     paths: Annotated[

@@ -23,11 +23,8 @@ def data(logs: Sequence[RunLog], points: Sequence[Any]) -> list[Row]:
         logs: The pool.
         points: What ``sweeps.correlations.points`` made of it, one per checkpoint.
     """
-    series = {
-        id(log): name if not panel else f"{panel}, {name}"
-        for panel, name, runs in arms(logs)
-        for log in runs
-    }
+    # By filter; by whatever else was swept where there is one filter only.
+    series = {id(log): name for _, name, runs in arms(logs) for log in runs}
     return [
         {
             "run": point.run,

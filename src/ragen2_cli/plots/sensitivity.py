@@ -34,7 +34,7 @@ def data(logs: Sequence[RunLog]) -> list[Row]:
         for axis, label in log.labels.items():
             if axis in ("filter", "filter.strategy"):
                 continue
-            series = "filtered runs" if axis in ("top-p", "filter.value") else filter_name(log)
+            series = "one arm per value" if axis in ("top-p", "filter.value") else filter_name(log)
             found.setdefault((axis, label, series), []).append(success)
     axes = {key[0] for key in found if len({k[1] for k in found if k[0] == key[0]}) > 1}
     kept = {key: values for key, values in found.items() if key[0] in axes}

@@ -1,0 +1,351 @@
+"""Every figure: from records to numbers to a picture, without a display, absent where absent.
+
+Cases 44 and 45 of the list of cases are held here for the plots: undefined is not drawn as 0, and
+nothing to draw says "no data".
+"""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from log_helpers import evaluation, log, step, write, write_sweep
+from ragen2_cli.commands import figures
+from ragen2_cli.commands.plot import write as write_figure
+from ragen2_cli.plots import (
+    curves,
+    dead_share,
+    dynamics,
+    filter,
+    gradients,
+    heatmap,
+    lengths,
+    levels,
+    scatter,
+    sensitivity,
+    series,
+    spearman,
+    stochasticity,
+    style,
+)
+from ragen2_cli.records import Episode
+
+ROW_PLOTS = (
+    curves,
+    dead_share,
+    dynamics,
+    filter,
+    gradients,
+    heatmap,
+    lengths,
+    scatter,
+    sensitivity,
+    spearman,
+    stochasticity,
+)
+
+
+def measured(mi: float, entropy: float = 0.3):
+    return (
+        {"step": 5, "mi_estimate": 2.0, "conditional_entropy": 0.2},
+        {"step": 10, "mi_estimate": mi, "conditional_entropy": entropy},
+    )
+
+
+def pool(seeds: int = 5):
+    return [
+        log(
+            f"{name}-{share}-{seed}",
+            labels={"filter": name, "env.dead_share": share},
+            seed=seed,
+            successes=(20, 30, base + seed),
+            diagnostics=measured(1.0 + seed / 10),
+            config={
+                "filter": {"strategy": name},
+                "env": {"dead_share": float(share), "stochasticity": 100 * float(share)},
+            },
+        )
+        for share in ("0", "0.75")
+        for name, base in (("top-p", 40), ("none", 30))
+        for seed in range(seeds)
+    ]
+
+
+def texts(figure) -> str:
+    found = []
+    for axes in figure.axes:
+        found += [text.get_text() for text in axes.texts]
+    return " ".join(found)
+
+
+@pytest.mark.parametrize("module", ROW_PLOTS, ids=lambda module: module.__name__.split(".")[-1])
+def test_nothing_to_draw_says_so(module) -> None:
+    # case 45
+    figure = module.draw([])
+    assert "no data" in texts(figure)
+    assert not any(line.get_xydata().size for axes in figure.axes for line in axes.lines)
+
+
+def test_a_curve_is_the_median_over_seeds_with_its_interval() -> None:
+    rows = curves.data(pool())
+    row = next(
+        r
+        for r in rows
+        if (r["quantity"], r["series"], r["step"], r["panel"])
+        == ("success", "top-p 0.9", 10, "dead share 0")
+    )
+    # Seeds end at .40, .41, .42, .43, .44: median .42; five values: the extremes, 93.75 %.
+    assert (row["n"], row["median"], row["low"], row["high"]) == (5, 0.42, 0.40, 0.44)
+    assert row["coverage"] == 0.9375
+    assert "retrieval_accuracy" not in {r["quantity"] for r in rows}  # nobody measured it
+
+
+def test_one_seed_has_no_band() -> None:
+    rows = curves.data(pool(1))
+    assert all(r["n"] == 1 and r["low"] != r["low"] for r in rows)
+    assert "no interval" in series.seeds_text(rows)
+
+
+def test_smoothing_looks_back_only_and_skips_what_is_absent() -> None:
+    points = [(1, 1.0), (2, None), (3, 3.0), (4, 8.0)]
+    assert series.smooth(points, 2) == [(1, 1.0), (3, 2.0), (4, 5.5)]
+
+
+def test_steps_without_new_rollouts_are_no_zero_in_the_dynamics() -> None:
+    empty = step(3, groups=0, kept_groups=0, dead_groups=0, success=None, reward_std=None)
+    one = replace(log(), steps=(step(1), step(2), empty))
+    rows = dynamics.data([one])
+    assert {r["step"] for r in rows} == {1, 2}
+
+
+def test_the_dead_share_figure_has_a_panel_per_regularizer() -> None:
+    logs = [
+        replace(one, labels={**one.labels, "regularizer": name})
+        for name in ("none", "entropy 0.02")
+        for one in pool(2)
+    ]
+    rows = dead_share.data(logs)
+    assert {r["panel"] for r in rows} == {"no regularizer", "entropy 0.02"}
+    assert {r["level"] for r in rows} == {0.0, 75.0}
+    mi = next(r for r in rows if r["quantity"] == "mi_estimate" and r["series"] == "no filter")
+    assert mi["values"] == [1.0, 1.1]  # the last measurement of each run
+    figure = dead_share.draw(rows)
+    assert len(figure.axes) == 6
+
+
+def test_stochasticity_levels_and_ceilings() -> None:
+    rows = stochasticity.data(pool(3), {0.0: 1.0})
+    assert [(r["level"], r["series"], r["ceiling"]) for r in rows][:2] == [
+        (0.0, "top-p 0.9", 1.0),
+        (0.0, "no filter", 1.0),
+    ]
+    assert all(r["ceiling"] is None for r in rows if r["level"] == 75.0)
+    stochasticity.draw(rows)
+
+
+def test_frozenlake_has_a_ceiling_that_falls_with_slip() -> None:
+    import ragen2_cli.commands.figures as module
+
+    few = module.CEILING_BOARDS
+    module.CEILING_BOARDS = 8
+    try:
+        found = figures.ceilings(pool(1))
+    finally:
+        module.CEILING_BOARDS = few
+    assert found[0.0] == 1.0
+    assert 0.0 < found[75.0] < 1.0
+
+
+def test_sensitivity_pools_what_was_not_swept_on_its_axis() -> None:
+    rows = sensitivity.data(pool(3))
+    assert {r["axis"] for r in rows} == {"env.dead_share"}  # the filter is the series
+    assert {r["n"] for r in rows} == {3}
+    top_p = [
+        log(labels={"top-p": value}, seed=k, config={"filter": {"value": float(value)}})
+        for value in ("0.9", "0.6")
+        for k in range(2)
+    ]
+    assert {r["series"] for r in sensitivity.data(top_p)} == {"one arm per value"}
+
+
+def test_undefined_correlations_are_words_not_bars() -> None:
+    from ragen2_cli.sweeps.correlations import correlate
+
+    logs = [
+        log(f"r{k}", seed=k, successes=(1, 20, 20), diagnostics=measured(1.0 + k)) for k in range(3)
+    ]
+    rows = spearman.data(correlate(logs), {"mi_estimate": "MI"})
+    figure = spearman.draw(rows)
+    assert "undefined: success is constant" in texts(figure)
+    assert not figure.axes[0].patches
+    assert "No intervals" in figure.get_supxlabel()
+
+
+def test_the_scatter_has_a_point_per_checkpoint() -> None:
+    from ragen2_cli.sweeps.correlations import points
+
+    logs = pool(2)
+    rows = scatter.data(logs, points(logs, rule="per-checkpoint"))
+    assert len(rows) == 8 * 2
+    assert {row["series"] for row in rows} == {"top-p 0.9", "no filter"}
+    scatter.draw(rows)
+
+
+def episodes():
+    returns = {0: [0.0, 0.0], 1: [1.0, 0.0], 2: [0.0, -0.1]}
+    kept = {0: False, 1: True, 2: False}
+    return [
+        Episode(
+            step=7,
+            group=group,
+            rollout=number,
+            seed=group,
+            prompt="",
+            turns=(),
+            episode_return=value,
+            outcome=value,
+            success=value == 1.0,
+            status="failure",
+            kept=kept[group],
+        )
+        for group, values in returns.items()
+        for number, value in enumerate(values)
+    ]
+
+
+def test_the_filter_figure_sorts_by_spread_and_marks_the_dead() -> None:
+    rows = filter.data(episodes())
+    # Variances (ddof 1): 1/2, 0.005, 0.
+    assert [(r["group"], r["dead"], r["kept"]) for r in rows] == [
+        (1, False, True),
+        (2, False, False),
+        (0, True, False),
+    ]
+    assert rows[0]["spread"] == 0.5
+    assert filter.data(episodes(), score="reward_std")[0]["spread"] == pytest.approx(0.5**0.5)
+    figure = filter.draw(rows)
+    assert "1 of 3 groups kept, which hold 99% of the spread; 1 dead" in figure.get_supxlabel()
+
+
+def analysis(kl=None):
+    norms = {"task": 1.0, "entropy": 0.1, "kl": kl, "regularizer": 0.1, "snr": 10.0}
+    rows = [
+        {
+            "bucket": name,
+            "groups": 2,
+            "dead_groups": 0,
+            "score_mean": 0.1 * k,
+            "norms": {"batch": norms},
+        }
+        for k, name in enumerate(("Q1", "Q2", "all"))
+    ]
+    tables = [
+        {"scale_rewards": scale, "filtered": filtered, "rows": rows}
+        for scale in ("group", "none")
+        for filtered in (False, True)
+    ]
+    about = {"step": 5, "groups": 4, "loss_type": "dapo", "entropy": 0.1, "kl": 0.0}
+    return {**about, "score": "reward_var", "tables": tables}
+
+
+def test_a_term_that_is_off_has_no_line() -> None:
+    figure = gradients.draw(gradients.data([analysis(), analysis()]))
+    panel = figure.axes[2]
+    labels = {line.get_label() for line in panel.lines}
+    assert "entropy term" in labels
+    assert "KL term" not in labels
+    assert "n = 2 batches of 4 groups" in figure.get_supxlabel()
+
+
+def test_the_heatmap_keeps_the_order_of_prompts() -> None:
+    probes = [
+        {"step": 50, "seeds": [7, 9], "returns": [[1.0, 0.0], [1.0, 1.0]]},
+        {"step": 10, "seeds": [7, 9], "returns": [[1.0, 1.0], [0.0, None]]},
+    ]
+    rows = heatmap.data(probes)
+    assert [(r["step"], r["seed"], r["mean_return"], r["dead"]) for r in rows] == [
+        (10, 7, 1.0, True),
+        (10, 9, 0.0, True),
+        (50, 7, 0.5, False),
+        (50, 9, 1.0, True),
+    ]
+    picture = heatmap.draw(rows).axes[0].images[0].get_array()
+    # Prompt 9 comes first: it had the lower return at step 10.
+    assert picture.tolist() == [[0.0, 1.0], [1.0, 0.5]]
+
+
+def test_any_two_looks_differ_without_color() -> None:
+    looks = style.looks(["top-p 0.9", "no filter", "resample", "top-k 0.5", "x", "y"])
+    assert len({(look.marker, str(look.dash)) for look in looks.values()}) == 6
+    assert looks["no filter"] == style.looks(["no filter"])["no filter"]
+
+
+def test_a_figure_comes_with_its_numbers_and_its_origin(tmp_path: Path) -> None:
+    rows = levels.value_rows({("a", 1): [0.5, None]}, ("series", "level"), series.over_seeds)
+    file = tmp_path / "deep" / "x.png"
+    write_figure(curves.draw([]), rows, file, [tmp_path])
+    assert file.read_bytes().startswith(b"\x89PNG")
+    table = list(csv.DictReader(file.with_suffix(".csv").open()))
+    assert table[0]["median"] == "0.5"
+    assert table[0]["low"] == ""  # absent, not 0
+    about = json.loads(file.with_suffix(".json").read_text())
+    assert {"command", "date", "versions"} <= set(about)
+
+
+def test_plot_all_works_without_a_display(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    write_sweep(sweep, pool(2))
+    environment = {**os.environ, "MPLBACKEND": "TkAgg", "DISPLAY": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "ragen2_cli", "plot", "all", str(sweep)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    drawn = {Path(line).stem for line in done.stdout.split()}
+    assert {"curves", "dead-share", "dynamics", "lengths", "stochasticity"} <= drawn
+    assert "no gradients: no data" in done.stderr
+    assert "no filter:" in done.stderr
+    for line in done.stdout.split():
+        assert Path(line).stat().st_size > 1000
+        assert Path(line).with_suffix(".csv").is_file()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["plot", "curves", "nowhere"], "no run at nowhere"),
+        (["plot", "curve", "x"], "curves"),
+        (["compare", "nowhere", "nowhere"], "no run at nowhere"),
+        (["analyze", "correlations", "nowhere"], "no run at nowhere"),
+        (["sweep", "--seeds", "1,1"], "seed 1 is there twice"),
+    ],
+)
+def test_wrong_use_is_one_line_and_exit_code_2(tmp_path: Path, args, said) -> None:
+    # case 46
+    done = subprocess.run(
+        [sys.executable, "-m", "ragen2_cli", *args],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_on_its_own_is_drawn_too(tmp_path: Path) -> None:
+    run = write(tmp_path / "run", replace(log(), evaluations=(evaluation(5, 40),)))
+    rows, figure = figures.make("curves", [run.path], None, lambda text: None)
+    assert [r["median"] for r in rows if r["quantity"] == "success"] == [0.4]
+    assert "n = 1 run per arm" in figure.get_supxlabel()
