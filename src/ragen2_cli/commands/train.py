@@ -11,6 +11,9 @@ FLAGS = {
     "dead_share": "env.dead_share",
     "stochasticity": "env.stochasticity",
     "kind": "env.kind",
+    "reward": "env.options.reward",
+    "retriever": "env.options.retriever",
+    "unsafe_sandbox": "env.options.unsafe_sandbox",
     "model": "model.name",
     "adapter": "model.adapter",
     "full": "model.full",
@@ -70,6 +73,14 @@ def train(
     kind: Annotated[str | None, typer.Option(help="Noise: slip, action or reward.")] = None,
     dead_share: Annotated[
         float | None, typer.Option(help="Share of training prompts that never pay.")
+    ] = None,
+    reward: Annotated[str | None, typer.Option(help="web_shop: dense or binary.")] = None,
+    retriever: Annotated[
+        str | None, typer.Option(help="search_qa: address of a retrieval server.")
+    ] = None,
+    unsafe_sandbox: Annotated[
+        bool | None,
+        typer.Option("--unsafe-sandbox", help="deep_coder: run programs without isolation."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Decides boards, noise and sampling.")] = None,
     eval_episodes: Annotated[
