@@ -16,6 +16,10 @@ app = typer.Typer()
 app.command()(doctor)
 
 
+needs_namespaces = pytest.mark.skipif(not detect().namespaces, reason=detect().why_not)
+
+
+@needs_namespaces
 def test_doctor_finds_the_layers_and_all_tries_are_stopped():
     result = CliRunner().invoke(app, ["--json"])
     found = json.loads(result.stdout)
@@ -28,6 +32,7 @@ def test_doctor_finds_the_layers_and_all_tries_are_stopped():
     assert "stopped opens a socket" in text
 
 
+@needs_namespaces
 def test_a_user_namespace_stops_the_same_tries():
     # what a process that is not root uses; root can use it too
     assert [item.what for item in probe(replace(detect(), root=False)) if not item.stopped] == []

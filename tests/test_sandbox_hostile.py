@@ -17,8 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from ragen2_cli.sandbox import Limits, Pool, Program
+from ragen2_cli.sandbox import Limits, Pool, Program, detect
 
+pytestmark = pytest.mark.skipif(not detect().namespaces, reason=detect().why_not)
 SECONDS = 1.0
 LIMITS = Limits(seconds=SECONDS, memory_mb=256)
 FORGED = """
@@ -274,7 +275,6 @@ def test_rate_against_a_bare_start():
 
     On an idle machine of two cores the bare start does 67 a second, so 60 is that share.
     """
-    from ragen2_cli.sandbox import detect
     from ragen2_cli.sandbox.launch import python_files
 
     bwrap = detect().bubblewrap

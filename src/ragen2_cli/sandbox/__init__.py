@@ -1,7 +1,7 @@
 """Runs untrusted Python programs: several layers around a throw-away interpreter.
 
 A program never sees what its output should be: it is given input, its output is captured, and the
-comparison happens here, outside. See ``docs/environments.md`` for what each layer stops.
+comparison happens here, outside. See ``docs/testbeds.md`` for what each layer stops.
 
 - ``types``: program, limits, outcome
 - ``layers``: which layers this machine has
