@@ -38,7 +38,7 @@ def main() -> None:
         )
         alternate([without, with_filter], options.rounds)
     kept = len(with_filter.trainer.last_selection.kept)
-    share = with_filter.trainer.kept_tokens_ratio
+    share = with_filter.kept_share_of_tokens()
     ratio = with_filter.best() / without.best()
     result = {
         "without_seconds": without.best(),

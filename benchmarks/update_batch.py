@@ -185,6 +185,18 @@ class Arm:
         self.trainer.train()
         self.trainer._buffered_inputs = None
 
+    def kept_share_of_tokens(self) -> float:
+        """Return the share of all tokens, prompts included, in rows that were trained on."""
+        rows = self.trainer.rollout_func.rows
+        lengths = [
+            len(prompt) + len(completion)
+            for prompt, completion in zip(rows["prompt_ids"], rows["completion_ids"], strict=True)
+        ]
+        kept = set(self.trainer.last_selection.kept.tolist())
+        return sum(length for row, length in enumerate(lengths) if row // GROUP_SIZE in kept) / sum(
+            lengths
+        )
+
     def best(self) -> float:
         """Return the fastest update: what others do on the machine only adds to it."""
         return min(self.seconds)

@@ -21,39 +21,42 @@ def rows(*lengths):
 
 
 def test_shares_of_three_rows_in_four_parts():
-    # Sorted lengths 1, 2, 3 after an empty part. An equal part has 3/4 rows and 6/4 tokens.
-    parts = micro_batches(rows(2, 3, 1), rows(4), slots=4, accumulation=4)
+    # Sorted lengths 1, 2, 3 after a part with an idle row. An equal part has 3/4 rows, 6/4 tokens.
+    parts = micro_batches(rows(2, 3, 1), slots=4, accumulation=4)
     shares = [part["share"] for part in parts]
-    assert [share.rows for share in shares] == pytest.approx([0, 4 / 3, 4 / 3, 4 / 3])
+    assert [share.rows for share in shares] == pytest.approx([4 / 3] * 4)
     assert [share.tokens for share in shares] == pytest.approx([0, 2 / 3, 4 / 3, 2])
     assert [share.all_tokens for share in shares] == [0, 1, 2, 3]
-    assert [part["completion_ids"].shape[1] for part in parts] == [1, 1, 2, 3]
+    assert [part["completion_ids"].shape for part in parts] == [(1, 1), (1, 1), (1, 2), (1, 3)]
+    assert parts[0]["completion_mask"].sum() == 0
+    assert parts[0]["prompt_mask"].tolist() == [[1]]
 
 
-def test_an_empty_part_has_a_masked_row_with_the_entries_of_the_others():
-    kept = rows(2) | {"ref_per_token_logps": torch.ones(1, 2)}
-    empty = micro_batches(kept, rows(4), slots=2, accumulation=2)[0]
+def test_an_idle_row_has_the_entries_of_the_others():
+    kept = rows(2) | {"ref_per_token_logps": torch.ones(1, 2), "tool_mask": torch.ones(1, 2)}
+    empty = micro_batches(kept, slots=2, accumulation=2)[0]
     assert empty["completion_mask"].sum() == 0
-    assert empty["ref_per_token_logps"].shape == empty["completion_ids"].shape
+    assert empty["ref_per_token_logps"].shape == empty["completion_ids"].shape == (1, 1)
     assert empty["num_items_in_batch"] == 2
 
 
 def test_no_row_at_all():
-    parts = micro_batches(rows(), rows(4), slots=3, accumulation=3)
+    parts = micro_batches(rows(), slots=3, accumulation=3)
     assert [part["share"] for part in parts] == [Share(0.0, 0.0, 0)] * 3
+    assert [len(part["completion_ids"]) for part in parts] == [1] * 3
 
 
-def test_counts_of_other_processes_enter_the_shares():
-    # Another process adds 2 rows with 10 tokens to the only part: 3 rows, 12 tokens, 2 processes.
+def test_other_processes_enter_the_shares_and_the_number_of_rows():
+    # Another process has 2 rows with 10 tokens in the only part: 3 rows and 12 tokens over two
+    # processes, so an equal part has 1.5 rows and 6 tokens. One idle row is added here.
     (part,) = micro_batches(
         rows(2),
-        rows(4),
         slots=1,
         accumulation=1,
-        processes=2,
-        reduce_sum=lambda counts: counts + torch.tensor([[2, 10]]),
+        gather=lambda counts: torch.cat([counts, torch.tensor([[[2, 10]]])]),
     )
-    assert part["share"].rows == pytest.approx(1 / 1.5)
+    assert part["completion_mask"].tolist() == [[1, 1], [0, 0]]
+    assert part["share"].rows == pytest.approx(2 / 1.5)
     assert part["share"].tokens == pytest.approx(2 / 6)
     assert part["share"].all_tokens == 12
 

@@ -9,7 +9,7 @@ is the loss of the generation batch in one piece.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -42,9 +42,9 @@ class Share:
     """A micro-batch's part of its generation batch, relative to an equal part.
 
     Attributes:
-        rows: Its rows over the rows of an equal part, on average over processes and parts (1 when
-            all parts are equal).
-        tokens: The same for tokens that the loss is taken over.
+        rows: Its rows, idle ones included, over the real rows of an equal part, on average over
+            processes and parts (1 when all parts are equal).
+        tokens: Its tokens that the loss is taken over, over those of an equal part.
         all_tokens: Tokens of this micro-batch on all processes together.
     """
 
@@ -64,62 +64,68 @@ class Share:
 
 def micro_batches(
     kept: Batch,
-    placeholder: Batch,
     *,
     slots: int,
     accumulation: int,
     multiple: int = 1,
-    processes: int = 1,
-    reduce_sum: Callable[[Tensor], Tensor] = lambda counts: counts,
+    gather: Callable[[Tensor], Tensor] = lambda counts: counts,
 ) -> list[Batch]:
     """Cut the kept rows of this process into ``slots`` micro-batches.
 
     Rows are dealt out to optimizer steps at random (torch's global generator, as TRL does) and
-    sorted by length within one.
+    sorted by length within one. A micro-batch has as many rows as on the process with most of
+    them, at least one, because TRL gathers a value per row: idle rows without a token to train on
+    are added.
 
     Args:
         kept: This process's rows; may be none.
-        placeholder: One row, masked out and used where this process has no row, so that it takes
-            part in collective operations.
         slots: TRL's ``steps_per_generation``.
         accumulation: TRL's ``gradient_accumulation_steps``.
         multiple: Padded widths stay multiples of this.
-        processes: Number of processes.
-        reduce_sum: Sums a tensor over processes.
+        gather: Concatenates a tensor of one row per process over all processes.
 
     Returns:
         Micro-batches trimmed to their own padding, each with its ``share``.
     """
     window = math.gcd(slots, accumulation)  # slots that always belong to one optimizer step
-    lengths_N = row_lengths(kept).cpu()
-    rows = len(lengths_N)
+    rows = len(kept["completion_ids"])
     order_N = torch.randperm(rows) if window < slots else torch.arange(rows)
-    parts = [
-        trim_padding(take_rows(kept, chosen), multiple)
-        for chosen in share_out(lengths_N, order_N, slots=slots, window=window)
-    ]
-    counts_S_2 = [[len(part["completion_ids"]), int(loss_mask(part).sum())] for part in parts]
-    device = kept["completion_ids"].device
-    totals_S_2 = reduce_sum(torch.tensor(counts_S_2, device=device)).tolist()
-    equal_rows, equal_tokens = (
-        sum(column) / (slots * processes) for column in zip(*totals_S_2, strict=True)
-    )
-    for slot, (own_rows, own_tokens) in enumerate(counts_S_2):
-        if not own_rows:
-            parts[slot] = masked_out(placeholder, kept)
-        parts[slot]["share"] = Share(
-            rows=own_rows / equal_rows if own_rows else 0.0,
-            tokens=own_tokens / equal_tokens if own_tokens else 0.0,
-            all_tokens=totals_S_2[slot][1],
+    chosen = share_out(row_lengths(kept).cpu(), order_N, slots=slots, window=window)
+    tokens_N = loss_mask(kept).sum(1).cpu()
+    counts_S_2 = torch.tensor([[len(rows), int(tokens_N[rows].sum())] for rows in chosen])
+    everywhere = gather(counts_S_2[None].to(kept["completion_ids"].device)).cpu()
+    equal_rows, equal_tokens = (everywhere.sum((0, 1)) / (slots * len(everywhere))).tolist()
+    widest_S = everywhere[:, :, 0].amax(0).clamp(min=1).tolist()
+    all_tokens_S = everywhere[:, :, 1].sum(0).tolist()
+    with_idle = _append(kept, idle_row(kept))
+    parts = []
+    for slot, (own_rows, own_tokens) in enumerate(counts_S_2.tolist()):
+        idle = torch.full((widest_S[slot] - own_rows,), rows)
+        part = trim_padding(take_rows(with_idle, torch.cat([chosen[slot], idle])), multiple)
+        part["share"] = Share(
+            rows=widest_S[slot] / equal_rows if equal_rows else 0.0,
+            tokens=own_tokens / equal_tokens if equal_tokens else 0.0,
+            all_tokens=all_tokens_S[slot],
         )
+        parts.append(part)
     return parts
 
 
-def masked_out(row: Batch, kept: Batch) -> Batch:
-    """Return the row without any token to train on, with the entries that kept rows have."""
-    masked: dict[str, Any] = dict(row)
-    masked["completion_mask"] = torch.zeros_like(row["completion_mask"])
-    masked["num_items_in_batch"] = kept["num_items_in_batch"]
-    if "ref_per_token_logps" in kept:
-        masked["ref_per_token_logps"] = torch.zeros_like(row["completion_ids"], dtype=torch.float32)
-    return trim_padding(masked)
+def idle_row(batch: Batch) -> Batch:
+    """One row in the shape of the batch's, with a prompt of one token and nothing to train on."""
+    rows = len(batch["completion_ids"])
+    idle: Batch = {
+        key: value.new_zeros((1, *value.shape[1:]))
+        for key, value in batch.items()
+        if isinstance(value, Tensor) and value.ndim and len(value) == rows
+    }
+    idle["prompt_mask"][:, -1:] = 1
+    if "importance_sampling_ratio" in idle:
+        idle["importance_sampling_ratio"] += 1
+    return idle
+
+
+def _append(batch: Batch, row: Batch) -> Batch:
+    return {
+        key: torch.cat([value, row[key]]) if key in row else value for key, value in batch.items()
+    }

@@ -117,7 +117,7 @@ class SnrGRPOTrainer(GRPOTrainer):
         default = 4096 if self.accelerator.device.type == "cpu" else 32768
         self.tokens_per_forward = tokens_per_forward or default
         self._rewards_N: Floats = np.zeros(0)
-        self._generated: tuple[Batch, Batch] | None = None
+        self._generated: Batch | None = None
         self._empty_batches = 0
         self._window_tokens = 0
         self._entropy_weight = 1.0
@@ -162,7 +162,7 @@ class SnrGRPOTrainer(GRPOTrainer):
         kept = trim_padding(self._filter(batch, inputs), self.pad_to_multiple_of or 1)
         if self.beta != 0.0:
             kept["ref_per_token_logps"] = self._reference_logps(kept)
-        self._generated = (kept, take_rows(batch, torch.arange(1)))
+        self._generated = kept
         return kept
 
     def _filter(self, batch: Batch, inputs: list[dict[str, Any]]) -> Batch:
@@ -253,17 +253,14 @@ class SnrGRPOTrainer(GRPOTrainer):
         inputs: Batch = super()._prepare_inputs(generation_batch)
         if self._generated is not None:
             # The parent has split this batch as well, but dropped the remainder.
-            kept, placeholder = self._generated
-            self._generated = None
             self._buffered_inputs = micro_batches(
-                kept,
-                placeholder,
+                self._generated,
                 slots=self.args.steps_per_generation,
                 accumulation=self.args.gradient_accumulation_steps,
                 multiple=self.pad_to_multiple_of or 1,
-                processes=self.accelerator.num_processes,
-                reduce_sum=lambda counts: self.accelerator.reduce(counts, reduction="sum"),
+                gather=self.accelerator.gather,
             )
+            self._generated = None
             inputs = self._buffered_inputs[self._step % self.args.steps_per_generation]
         return inputs
 
