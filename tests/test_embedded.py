@@ -102,13 +102,17 @@ def test_facts_by_hand() -> None:
 def test_skills_by_hand() -> None:
     message = "P 2 2 G 0 2\n__G_\n____\n__P_\n____"
     rng = np.random.default_rng(0)
-    always = frozenlake.Skill(toward=1.0, habit=0.0, two=0.0)
+    always = frozenlake.Skill(toward=1.0, habit=0.0, careful=0.0, two=0.0)
     assert {tuple(frozenlake.choose(message, rng, always)) for _ in range(20)} == {("Up",)}
-    habit = frozenlake.Skill(toward=0.0, habit=1.0, two=0.0)
+    habit = frozenlake.Skill(toward=0.0, habit=1.0, careful=0.0, two=0.0)
     chosen = {frozenlake.choose(message, rng, habit)[0] for _ in range(50)}
     assert chosen == {"Down", "Right"}
-    uniform = frozenlake.Skill(toward=0.0, habit=0.0, two=1.0)
+    uniform = frozenlake.Skill(toward=0.0, habit=0.0, careful=0.0, two=1.0)
     assert {len(frozenlake.choose(message, rng, uniform)) for _ in range(20)} == {2}
+    # A corner with a hole below it: Left and Up are walls, Down is the hole, so Right is left.
+    careful = frozenlake.Skill(toward=0.0, habit=0.0, careful=1.0, two=0.0)
+    corner = "P 0 0 G 3 3\nP___\nO___\n____\n___G"
+    assert {tuple(frozenlake.choose(corner, rng, careful)) for _ in range(20)} == {("Right",)}
 
 
 def test_countdown_reckons_right() -> None:

@@ -31,12 +31,15 @@ class Skill:
     Attributes:
         toward: Share of moves that lower the distance to the goal, holes ignored.
         habit: Share of moves that go Right or Down whatever the board says, as one would on
-            boards whose goal is always at the bottom right. The rest is uniform over the actions.
+            boards whose goal is always at the bottom right.
+        careful: Share of moves that are uniform over the neighbors that are ice or the goal. The
+            rest is uniform over the actions.
         two: Share of turns with two actions instead of one.
     """
 
-    toward: float = 0.2
-    habit: float = 0.4
+    toward: float = 0.15
+    habit: float = 0.35
+    careful: float = 0.25
     two: float = 0.5
 
 
@@ -63,7 +66,7 @@ def choose(message: str, rng: np.random.Generator, skill: Skill) -> list[str]:
     player, goal, grid = read(message)
     actions: list[str] = []
     for _ in range(2 if rng.random() < skill.two else 1):
-        action = _move(player, goal, rng, skill)
+        action = _move(player, goal, grid, rng, skill)
         actions.append(action)
         kind = neighbor(player, grid, action, KINDS)
         if kind in ("hole", "goal"):
@@ -73,13 +76,16 @@ def choose(message: str, rng: np.random.Generator, skill: Skill) -> list[str]:
     return actions
 
 
-def _move(player: Cell, goal: Cell, rng: np.random.Generator, skill: Skill) -> str:
+def _move(player: Cell, goal: Cell, grid: list[str], rng: np.random.Generator, skill: Skill) -> str:
     draw = rng.random()
     if draw < skill.toward:
         words = bearing(player, goal).split()
         names = [name for name in ACTIONS if name.lower() in words]
     elif draw < skill.toward + skill.habit:
         names = ["Down", "Right"]
+    elif draw < skill.toward + skill.habit + skill.careful:
+        kinds = {name: neighbor(player, grid, name, KINDS) for name in ACTIONS}
+        names = [name for name, kind in kinds.items() if kind in ("ice", "goal")]
     else:
         names = list(ACTIONS)
     return str(rng.choice(names))
