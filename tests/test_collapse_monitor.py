@@ -64,6 +64,7 @@ def test_measures_in_an_ordinary_script_and_changes_nothing(tmp_path):
         assert row["cross_scoring"] == "done"
         assert row["mi_zscore_ema"] is not None
         assert row["seconds"] > 0
+    assert rows[0]["truncated"] == watched.state.log_history[0]["completions/clipped_ratio"]
     # step 1: rewards are length / 10 + 2 x (0.5 or nothing), as TRL itself sums them
     assert rows[0]["reward_mean"] == pytest.approx(watched.state.log_history[0]["reward"], abs=1e-5)
 

@@ -1,5 +1,6 @@
 """The three doors of the diagnosis (live, run folder, foreign log), the command, its live view."""
 
+import io
 import json
 from types import SimpleNamespace
 
@@ -9,20 +10,23 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from planted import Planted, sample, tokenizer, trl_rows
 from ragen2_cli.commands import diagnosis
 from ragen2_cli.commands.diagnose import diagnose
 from ragen2_cli.commands.diagnosis import Scoring, diagnose_path
-from ragen2_cli.commands.watch import look, sparkline, summary, watch_run
+from ragen2_cli.commands.watch import View, _screen, look, sparkline, summary, watch_run
 from ragen2_cli.core.regimes import CollapseWatch, Thresholds
 from ragen2_cli.errors import UserError
-from ragen2_cli.logs import Choice
+from ragen2_cli.logs import Choice, read_log, texts_of_step
 from ragen2_cli.plots.regimes import draw
 from ragen2_cli.records import Evaluation, Step
 from ragen2_cli.runs import RunDirectory
 from ragen2_cli.training.diagnostics import measure
+from ragen2_cli.training.log_scoring import measure_texts
+from tiny_trl import saved_model, tiny_model, tiny_tokenizer
 
 torch.set_num_threads(1)
 STEPS = range(1, 7)
@@ -220,6 +224,30 @@ def test_a_sharp_fall_in_length_and_dead_groups_are_warned_about(tmp_path):
     assert any("100% of the groups are dead" in text for text in report.warnings)
 
 
+def test_a_log_is_cross_scored_with_a_model_from_a_folder(tmp_path):
+    folder = saved_model(tmp_path / "model")
+    lines = [
+        {"step": step, "reward": float(i % 2), "prompt": [{"role": "user", "content": f"w{i // 4}"}],
+         "completion": [{"role": "assistant", "content": f"w{i} w{i + step} w5"}]}
+        for step in (1, 2)
+        for i in range(16)
+    ]  # fmt: skip
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    result = invoke(path, "--model", folder, "--samples", "12", "--device", "cpu", "--json")
+    report = json.loads(result.stdout)
+    data = read_log(path, Choice())
+    for row in report["steps"]:
+        step = row["step"]
+        expected = measure_texts(
+            tiny_model(), tiny_tokenizer(), data.steps[step], texts_of_step(path, Choice(), step),
+            step=step, samples=12,
+        )  # fmt: skip
+        assert (row["reasonings"], row["columns"]) == (12, 4)
+        for name in ("mi_estimate", "conditional_entropy", "retrieval_accuracy"):
+            assert row[name] == pytest.approx(expected[name], abs=1e-5)
+
+
 # ---- the live view ----------------------------------------------------------------------------
 
 
@@ -274,6 +302,21 @@ def test_the_view_ends_with_the_run_and_survives_a_restart(tmp_path, capsys, mon
     out = capsys.readouterr().out
     assert "step 2: training success 90.0%" in out
     assert "held-out success 50.0%" in out
+
+
+def test_the_screen_shows_everything_literally(tmp_path):
+    view = View(
+        steps=[a_step(1), a_step(2)],
+        diagnostics=[{"step": 1, "mi_zscore": 2.5, "warnings": ["[bold]a warning"]}],
+        problem="[red]half a file",
+    )
+    console = Console(record=True, width=120, force_terminal=True, file=io.StringIO())
+    console.print(_screen(tmp_path / "[run]", view))
+    text = console.export_text()
+    assert "[run]" in text
+    assert "waiting: [red]half a file" in text
+    assert "warning: [bold]a warning" in text
+    assert "training success" in text
 
 
 def test_sparkline():

@@ -3,6 +3,7 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
+from ragen2_cli.core.collapse import cross_scoring_metrics
 from ragen2_cli.errors import UserError
 from ragen2_cli.training.scoring import cross_logprobs
 
@@ -86,6 +87,23 @@ def test_a_model_whose_cache_cannot_be_shared_is_scored_in_full_and_says_so():
     np.testing.assert_allclose(
         result.sum_logprobs_N_P, obvious(sliding, prompts, reasonings), atol=1e-4
     )
+
+
+def test_padding_changes_nothing_and_entropy_is_never_negative(model):  # case 20
+    prompts, short, long = random_ids(11, [6, 7]), random_ids(12, [10] * 6), random_ids(13, [100])
+    own = [0, 1] * 3
+    alone = cross_logprobs(model, prompts, short)
+    beside = cross_logprobs(model, prompts, short + long, byte_budget=1 << 30)
+    np.testing.assert_allclose(
+        beside.sum_logprobs_N_P[:6], alone.sum_logprobs_N_P, atol=1e-4, rtol=0
+    )
+    first, second = (
+        cross_scoring_metrics(s.sum_logprobs_N_P[:6], s.lengths_N[:6], own, prompts)
+        for s in (alone, beside)
+    )
+    assert first["conditional_entropy"] == pytest.approx(second["conditional_entropy"], abs=1e-5)
+    assert first["conditional_entropy"] >= 0
+    assert first["reasoning_entropy"] >= 0
 
 
 def test_repeated_rows_and_prompts_are_scored_once(model):

@@ -150,7 +150,10 @@ class CollapseMonitor(TrainerCallback):
             tokenizer = tokenizer.tokenizer
         rows, texts = self._batch(step)
         unwrapped = self._trainer.accelerator.unwrap_model(model)
-        return measure_texts(unwrapped, tokenizer, rows, texts, step=step, **self._options)
+        row = measure_texts(unwrapped, tokenizer, rows, texts, step=step, **self._options)
+        clipped = self._trainer._metrics["train"]["completions/clipped_ratio"]
+        row["truncated"] = clipped[-1] if clipped else None
+        return row
 
     def _batch(self, step: int) -> tuple[list[LogRow], list[RawText]]:
         """Return the trainer's last generation batch as rows and texts."""
