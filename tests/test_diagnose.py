@@ -227,11 +227,15 @@ def test_a_sharp_fall_in_length_and_dead_groups_are_warned_about(tmp_path):
 def test_a_log_is_cross_scored_with_a_model_from_a_folder(tmp_path):
     folder = saved_model(tmp_path / "model")
     lines = [
-        {"step": step, "reward": float(i % 2), "prompt": [{"role": "user", "content": f"w{i // 4}"}],
-         "completion": [{"role": "assistant", "content": f"w{i} w{i + step} w5"}]}
+        {
+            "step": step,
+            "prompt": [{"role": "user", "content": f"w{i // 4}"}],
+            "completion": [{"role": "assistant", "content": f"w{i} w{i + step} w5"}],
+            "reward": float(i % 2),
+        }
         for step in (1, 2)
         for i in range(16)
-    ]  # fmt: skip
+    ]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     result = invoke(path, "--model", folder, "--samples", "12", "--device", "cpu", "--json")
