@@ -52,7 +52,7 @@ def linear_mass(
     if value >= 1:
         return Cut(scores.size, total)
     target = value * total * (1 - eps_rel) - eps
-    if target <= 0:
+    if target <= ROUNDING * value * max(total, 0.0):
         hint = "; eps is absolute, use eps_rel for rewards of this size" if total > 0 else ""
         why = f"{value:g} times the summed {name} {total:.3g}, minus eps {eps:g}{hint}"
         return Cut(0, target, f"the target fell to {target:.3g}, zero or below: {why}")

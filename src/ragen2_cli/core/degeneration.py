@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
 
 DUPLICATION_FLAG = 0.25
 SENTENCE_CHARACTERS = 20
@@ -60,7 +61,10 @@ def tag_fault(text: str, tag: str = "think", *, opened_by_prompt: bool = False) 
         return "missing"
     if opened > 1 or closed > 1:
         return "repeated"
-    return "unclosed" if closed < opened else ("missing" if opened < closed else None)
+    if opened != closed:
+        return "unclosed" if closed < opened else "missing"
+    first = -1 if opened_by_prompt else text.index(f"<{tag}>")
+    return "unclosed" if text.index(f"</{tag}>") < first else None  # closed before it opens
 
 
 def ungrounded_facts(reasoning: str, sources: Iterable[str]) -> float | None:
@@ -78,13 +82,13 @@ def ungrounded_facts(reasoning: str, sources: Iterable[str]) -> float | None:
     return sum(fact not in known for fact in facts) / len(facts)
 
 
-def _facts(text: str, any_word: bool = False) -> list[str]:
+def _facts(text: str, any_word: bool = False) -> list[str | Decimal]:
     """Return numbers and names in order; with ``any_word`` also sentence-opening words."""
-    facts = []
+    facts: list[str | Decimal] = []
     for match in _FACT.finditer(text):
         word = match.group()
         if word[0].isdigit():
-            facts.append(f"{float(word):g}")
+            facts.append(Decimal(word))  # exact at any length, and 2 equals 2.0
         elif any_word or not _SENTENCE_START.search(text[: match.start()]):
             facts.append(word.lower())
     return facts

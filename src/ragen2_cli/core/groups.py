@@ -241,7 +241,9 @@ def group_by_id(ids_N: Sequence[Hashable]) -> list[NDArray[np.int64]]:
     return [np.array(rows[group], dtype=np.int64) for group in sorted(rows, key=_id_order)]
 
 
-def _id_order(group: Hashable) -> tuple[int, float, str, str]:
-    if isinstance(group, (int, float, np.integer, np.floating)):
+def _id_order(group: Hashable) -> tuple[int, int | float, str, str]:
+    if isinstance(group, (int, np.integer)):
+        return (0, int(group), "", "")  # exact: a float would tie large ids
+    if isinstance(group, (float, np.floating)):
         return (0, float(group), "", "")
     return (1, 0.0, type(group).__name__, str(group))

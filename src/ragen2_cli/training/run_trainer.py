@@ -192,11 +192,12 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
         start = self.accelerator.process_index * len(inputs)
         batch.selection = selection
         batch.advantages_N = np.asarray(advantages_N[start : start + len(inputs)])
-        stats = group_stats(rewards_N.reshape(-1, self.num_generations))
-        # Discarded groups are dead: their spread is 0.
-        share = len(stats.std_P) / (len(stats.std_P) + batch.discarded_groups)
-        batch.reward_std = share * float(stats.std_P.mean())
-        batch.reward_var = share * float(stats.var_P.mean())
+        # Discarded groups have a spread of their own where only their outcomes tie.
+        discarded = [trajectory.episode.episode_return for trajectory in batch.discarded]
+        rewards = np.concatenate([rewards_N, np.array(discarded, dtype=np.float64)])
+        stats = group_stats(rewards.reshape(-1, self.num_generations))
+        batch.reward_std = float(stats.std_P.mean())
+        batch.reward_var = float(stats.var_P.mean())
         start_of_diagnosis = time.perf_counter()
         self.source.observe(batch)
         batch.diagnosis_seconds = time.perf_counter() - start_of_diagnosis
