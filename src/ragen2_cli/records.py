@@ -31,6 +31,8 @@ class Turn:
         reward: Sum of the environment's rewards in this turn; None when the grader failed.
         penalty: Format penalty of this turn (0 or negative); part of the return.
         valid: True when the answer held at least one known action and no unknown one.
+        info: Numbers that the environment measured (``f1``, ``retrieval_precision``); the rollout
+            file does not hold them, their means are in ``Step.extra`` as ``env/NAME``.
     """
 
     observation: str
@@ -40,6 +42,7 @@ class Turn:
     reward: float | None
     penalty: float
     valid: bool
+    info: dict[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,7 @@ class Session:
                 reward=None if failed else 0.0 if self.silent else math.fsum(rewards),
                 penalty=0.0 if self.silent else penalty,
                 valid=valid,
+                info=self._info,
             )
         )
         if self._status is not None:
@@ -212,10 +213,12 @@ class Session:
         rewards: list[float] = []
         last: StepResult | None = None
         refused = False
+        self._info: dict[str, float] = {}
         for action in known:
             if self._actions_used >= self.limits.max_actions:
                 break
             last = self.env.step(action)
+            self._info |= last.info or {}
             if last.reward is not None:
                 rewards.append(last.reward)
             if last.valid:

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ragen2_cli.records import Evaluation, Step
+from ragen2_cli.records import Episode, Evaluation, Step
 from ragen2_cli.runs import RunDirectory
 from ragen2_cli.training.progress import Progress
 from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource
@@ -120,7 +120,7 @@ class Recorder(TrainerCallback):
             rollout_seconds=batch.rollout_seconds,
             update_seconds=max(seconds - batch.rollout_seconds - batch.diagnosis_seconds, 0.0),
             step_seconds=seconds,
-            extra=_extra(logs) | _resampled(batch, self._resamples),
+            extra=_extra(logs) | _resampled(batch, self._resamples) | _measured(episodes),
         )
 
 
@@ -136,6 +136,16 @@ _EXTRA = (
 
 def _extra(logs: dict[str, Any]) -> dict[str, float]:
     return {name: float(logs[name]) for name in _EXTRA if logs.get(name) is not None}
+
+
+def _measured(episodes: list[Episode]) -> dict[str, float]:
+    """Return the mean of each number an environment measured, over the turns that have it."""
+    found: dict[str, list[float]] = {}
+    for episode in episodes:
+        for turn in episode.turns:
+            for name, value in turn.info.items():
+                found.setdefault(f"env/{name}", []).append(value)
+    return {name: fmean(values) for name, values in sorted(found.items())}
 
 
 def _resampled(batch: GenerationBatch, resamples: bool) -> dict[str, float]:
