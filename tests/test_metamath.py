@@ -143,7 +143,7 @@ def test_final_answer_of_a_solution():
     assert final_answer("no idea") is None
 
 
-def test_metamathqa_rows(tmp_path):
+def test_metamathqa_rows(tmp_path, caplog):
     path = tmp_path / "meta.jsonl"
     rows = [
         {"query": "1+1?", "response": "2\nThe answer is: 2", "type": "GSM_Rephrased"},
@@ -154,6 +154,7 @@ def test_metamathqa_rows(tmp_path):
     env = MetaMath(data=str(path))
     assert env.reset(0) == "1+1?"
     assert env.reset(3) == "half?"
+    assert "1 rows without a final answer left out" in caplog.text
     assert env.step("0.5").success
 
 

@@ -258,7 +258,7 @@ def test_official_files_with_human_instructions(tmp_path):
     assert env.reset(2) == env.reset(0)  # the one without attributes is left out
 
 
-def test_items_without_price_options_or_id_are_counted(tmp_path):
+def test_items_without_price_options_or_id_are_counted(tmp_path, caplog):
     bare = {"asin": "B02", "name": "Lamp"}
     items = [ITEM, bare, ITEM, {"name": "no id"}, {"asin": "nan", "name": "x"}]
     files = write_files(tmp_path, items)
@@ -267,7 +267,8 @@ def test_items_without_price_options_or_id_are_counted(tmp_path):
     found = (len(catalogue.products), catalogue.skipped, catalogue.unpriced, catalogue.plain)
     assert found == (2, 3, 1, 1)
     assert catalogue.products[1].price == 100.0
-    assert "3 items skipped" in catalogue.summary()
+    open_shop(files["items"], files["attributes"], "", 0)
+    assert "2 products (3 items skipped, 1 without a price cost 100" in caplog.text
     tasks = Tasks(catalogue, {"B02": SYNTHETIC["B01"]}, "here")
     assert len(tasks) == 1
     assert tasks[0].goal.options == ()

@@ -1,5 +1,6 @@
 """Math word problems with several attempts: embedded generator, or rows of MetaMathQA."""
 
+import logging
 import re
 from functools import lru_cache
 
@@ -12,6 +13,7 @@ from ragen2_cli.errors import UserError
 
 __all__ = ["MetaMath", "final_answer", "load"]
 
+_log = logging.getLogger(__name__)
 _FINAL = re.compile(r"(?:the answer is:?|####)\s*(.+?)\s*$", re.IGNORECASE | re.MULTILINE)
 
 
@@ -105,6 +107,7 @@ def load(source: str) -> tuple[tuple[str, str], ...]:
         UserError: When a row lacks ``query`` or ``response``, or no row has a final answer.
     """
     pairs = []
+    number = -1
     for number, row in read_rows(source):
         where = f"{source} row {number}"
         question = field(row, "query", str, where).strip()
@@ -113,4 +116,6 @@ def load(source: str) -> tuple[tuple[str, str], ...]:
             pairs.append((question, answer))
     if not pairs:
         raise UserError(f"{source}: no row's response ends in 'The answer is: ...' or '#### ...'")
+    if left_out := number + 1 - len(pairs):
+        _log.warning("metamath: %s: %d rows without a final answer left out", source, left_out)
     return tuple(pairs)

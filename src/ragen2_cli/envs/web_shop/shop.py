@@ -55,7 +55,8 @@ def open_shop(items: str, attributes: str, human: str, limit: int) -> Shop:
             )
         known = read_instructions(Path(attributes))
         catalogue = read_catalogue(stream_items(Path(items)), known, items, limit)
-        _log.info("web_shop: %s", catalogue.summary())
+        if catalogue.skipped or catalogue.unpriced or catalogue.plain:
+            _log.warning("web_shop: %s: %s", items, catalogue.summary())
         source = human or attributes
         instructions = read_instructions(Path(human)) if human else known
     found = Tasks(catalogue, instructions, source)
