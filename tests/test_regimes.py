@@ -127,6 +127,16 @@ def test_does_not_warn_when_entropy_falls_too_or_the_fall_is_small():
     assert feed(CollapseWatch(), small)[-1]["warnings"] == []
 
 
+def test_does_not_warn_when_only_the_marginals_spread_out():
+    # The z-score falls from 2 to 1 because sigma grows; MI stays where it was.
+    rows = [scored(i, 1.0, 1.0, std=spread) for i, spread in enumerate([0.5, 1.0, 4.0, 16.0])]
+    seen = feed(CollapseWatch(), rows)
+    scores = [row["mi_zscore_ema"] for row in seen]
+    assert scores == sorted(scores, reverse=True)
+    assert scores[-1] < 0.8 * scores[0]
+    assert seen[-1]["warnings"] == []
+
+
 def test_invalid_and_truncated_shares_are_named_apart():
     rows = [scored(i, 1, 1, invalid=0.05 * i, truncated=0.0) for i in range(4)]
     assert feed(CollapseWatch(), rows)[-1]["warnings"] == [

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
+from statistics import fmean
 from typing import Any
 
 from ragen2_cli.core.collapse import add_ema
@@ -51,7 +52,8 @@ class Thresholds:
             chance: of retrieval (binomial) or, without a model, of shuffled prompts.
         rows: Fewest rows of a measurement.
         patience: Measurements in a row for a warning.
-        fall: Share by which the smoothed z-score must have fallen over those measurements.
+        fall: Share by which the smoothed z-score must have fallen over those measurements, and MI
+            since the first ones.
         held: Entropy has not fallen when it keeps at least this share over them.
         climb: Points by which the invalid or the truncated share must have climbed.
         stop_after: Collapse verdicts in a row before a run is stopped.
@@ -265,12 +267,19 @@ class CollapseWatch:
             return []
         found = []
         score, entropy = _column(recent, "mi_zscore_ema"), _column(recent, "conditional_entropy")
-        if score and entropy and _falls(score) and score[0]:
+        # The z-score alone also falls when the marginals merely spread out, as they do in a run
+        # that learns well; so the information itself must have fallen too.
+        information = _column([*self._rows[: self.limits.window], recent[-1]], "mi_estimate")
+        if score and entropy and information and _falls(score) and score[0]:
+            first = fmean(information[:-1])
+            lost = information[-1] <= (1 - self.limits.fall) * first
             drop = (score[0] - score[-1]) / abs(score[0])
-            if drop >= self.limits.fall and entropy[-1] >= self.limits.held * entropy[0]:
+            held = entropy[-1] >= self.limits.held * entropy[0]
+            if drop >= self.limits.fall and held and lost:
                 found.append(
                     f"MI-ZScore-EMA fell {self.limits.patience} times in a row, "
-                    f"{score[0]:.2f} to {score[-1]:.2f}, while conditional entropy did not "
+                    f"{score[0]:.2f} to {score[-1]:.2f}, and MI is {information[-1]:.2f} against "
+                    f"{first:.2f} at first, while conditional entropy did not fall "
                     f"({entropy[0]:.2f} to {entropy[-1]:.2f}): reasoning is losing its prompt"
                 )
         for name in ("truncated", "invalid"):
