@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ragen2_cli.envs.web_shop.nouns import nouns, title_overlap
+from ragen2_cli.envs.web_shop.nouns import nouns, spacy_tagger, title_overlap
 from ragen2_cli.envs.web_shop.score import (
     COLORS,
     Bought,
@@ -14,6 +14,7 @@ from ragen2_cli.envs.web_shop.score import (
     score,
     similar,
 )
+from ragen2_cli.errors import UserError
 
 GOLDEN = json.loads((Path(__file__).parent / "goldens" / "webshop_score.json").read_text())
 
@@ -121,6 +122,11 @@ def test_more_hits_never_lower_the_score():
     ]
     # price 2/5 (attributes) + 0, then +1 share each time
     assert rewards == pytest.approx([2 / 5, 3 / 5, 4 / 5, 1.0])
+
+
+def test_a_missing_tagger_is_named():
+    with pytest.raises(UserError, match="spaCy with the pipeline 'no_such_model'"):
+        spacy_tagger("no_such_model")
 
 
 def test_noun_rule():

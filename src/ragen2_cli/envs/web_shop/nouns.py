@@ -9,6 +9,7 @@ the share.
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 _WORD = re.compile(r"[a-z]+")
 _ENDINGS = ("able", "ible", "ful", "less", "ous", "ly", "proof", "resistant", "free")
@@ -71,6 +72,7 @@ def title_overlap(wanted: str, bought: str, tagger: Tagger = nouns) -> float:
     return len(wanted_nouns & tagger(bought)) / len(wanted_nouns)
 
 
+@lru_cache(maxsize=2)
 def spacy_tagger(model: str = "en_core_web_sm") -> Tagger:
     """Return a tagger that asks spaCy for nouns and proper nouns, as the original scorer does.
 
