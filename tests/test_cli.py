@@ -24,6 +24,7 @@ COMMANDS = (
     ["envs", "list"],
     ["envs", "show"],
     ["envs", "play"],
+    ["envs", "doctor"],
     ["models"],
     ["models", "list"],
     ["models", "build"],

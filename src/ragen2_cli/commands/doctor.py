@@ -31,7 +31,7 @@ def doctor(json_: Json = False) -> None:
     try:
         probes = probe(layers)
     except SandboxError as error:
-        raise UserError(f"sandbox: {error}; see bubblewrap's own message above") from error
+        raise UserError(f"sandbox: {error}") from error
     holds = layers.isolation != "none" and all(item.stopped for item in probes)
     if json_:
         _print_json(layers.isolation, holds, rows, [(p.what, p.stopped) for p in probes])
