@@ -163,3 +163,18 @@ def test_loss_scaling_multiplies_the_policy_gradient(folder, scaling, factor):
         SnrGRPOTrainer, folder, Script(REWARDS), args, group_filter=LIVE, loss_scaling=scaling
     )
     assert_same(actual, factor * kept_only(folder, "grpo", "policy"))
+
+
+def test_logged_token_means_do_not_depend_on_the_split(folder):
+    logs = []
+    for cls, script, parts, keywords in (
+        (GRPOTrainer, Script(REWARDS, groups=KEPT), 1, {}),
+        (SnrGRPOTrainer, Script(REWARDS), 16, {"group_filter": LIVE}),
+    ):
+        args = config(folder / "out", rows=4 * len(script.groups), parts=parts, **TERMS["both"])
+        built = trainer(cls, folder, script, model=moved_model(folder), args=args, **keywords)
+        built.train()
+        logs.append(built.state.log_history[0])
+    for name in ("entropy", "kl", "clip_ratio/region_mean"):
+        assert logs[1][name] == pytest.approx(logs[0][name], rel=1e-5)
+    assert logs[0]["kl"] > 1e-4

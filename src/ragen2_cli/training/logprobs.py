@@ -135,6 +135,15 @@ class WantedScorer:
         return outputs
 
 
+def backbone_of(model: nn.Module) -> nn.Module:
+    """Part of a language model below its head; ``model`` may be a PEFT model."""
+    from peft import PeftModel
+
+    bare: Any = model.get_base_model() if isinstance(model, PeftModel) else model
+    backbone: nn.Module = bare.base_model
+    return backbone
+
+
 @contextmanager
 def _hidden_states_at(backbone: nn.Module, positions: Tensor) -> Iterator[None]:
     """Let the backbone return only the hidden states at ``positions`` (n, W - 1), as one row."""

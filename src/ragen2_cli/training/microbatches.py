@@ -36,6 +36,18 @@ LOSS_NORMALIZERS: dict[str, Literal["rows", "tokens", "batch"]] = {
 """What TRL divides a micro-batch's policy and KL loss by: its own rows, its own tokens, or already
 the tokens of the whole generation batch. The entropy bonus is always divided by its own tokens."""
 
+TOKEN_MEANS = {
+    "entropy",
+    "kl",
+    "clip_ratio/low_mean",
+    "clip_ratio/high_mean",
+    "clip_ratio/region_mean",
+    "cispo_clip_ratio",
+    "vespo/phi_seq_mean",
+}
+"""Metrics that TRL takes as means over a micro-batch's tokens and then averages over micro-batches.
+Parts sorted by length need weights here as well."""
+
 
 @dataclass(frozen=True)
 class Share:

@@ -13,6 +13,7 @@ Every override calls the method it overrides. What changes against ``GRPOTrainer
 
 import inspect
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,8 +26,14 @@ from ragen2_cli.core.groups import LossScaling
 from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.training.checks import require_reference, require_trainable
 from ragen2_cli.training.compaction import Batch, loss_mask, take_rows, trim_padding
-from ragen2_cli.training.logprobs import Scores, WantedScorer, is_contiguous, score_in_chunks
-from ragen2_cli.training.microbatches import LOSS_NORMALIZERS, Share, micro_batches
+from ragen2_cli.training.logprobs import (
+    Scores,
+    WantedScorer,
+    backbone_of,
+    is_contiguous,
+    score_in_chunks,
+)
+from ragen2_cli.training.microbatches import LOSS_NORMALIZERS, TOKEN_MEANS, Share, micro_batches
 from ragen2_cli.training.selection import (
     Decision,
     Floats,
@@ -38,8 +45,7 @@ from ragen2_cli.training.versions import require_supported_trl
 
 require_supported_trl()
 
-from accelerate.utils import is_peft_model  # noqa: E402 - only after the version is accepted
-from trl import GRPOTrainer  # noqa: E402
+from trl import GRPOTrainer  # noqa: E402 - only after the version is accepted
 from trl.models.utils import disable_gradient_checkpointing  # noqa: E402
 from trl.trainer.utils import use_adapter  # noqa: E402
 
@@ -53,11 +59,13 @@ class SnrGRPOTrainer(GRPOTrainer):
         rules: The filter and how advantages are scaled.
         last_selection: The filter's decision about the newest generation batch.
         empty_steps: Optimizer steps so far that had nothing to train on.
+        empty_batches: Generation batches in a row, up to now, that left nothing to train on.
         stop_reason: Why training was stopped early, empty when it was not.
     """
 
     last_selection: Selection | None = None
     empty_steps: int = 0
+    empty_batches: int = 0
     stop_reason: str = ""
 
     # The parents set these without a type, or with a narrower one.
@@ -118,8 +126,8 @@ class SnrGRPOTrainer(GRPOTrainer):
         self.tokens_per_forward = tokens_per_forward or default
         self._rewards_N: Floats = np.zeros(0)
         self._generated: Batch | None = None
-        self._empty_batches = 0
         self._window_tokens = 0
+        self._window_sums: defaultdict[str, float] = defaultdict(float)
         self._entropy_weight = 1.0
 
     def on_selection(
@@ -218,7 +226,7 @@ class SnrGRPOTrainer(GRPOTrainer):
                 " train on. Raise max_completion_length or turn mask_truncated_completions off",
                 stacklevel=2,
             )
-        self._empty_batches = 0 if after else self._empty_batches + 1
+        self.empty_batches = 0 if after else self.empty_batches + 1
 
     def _gather(self, values: Tensor | Floats) -> Floats:
         """Values of all processes, in the order of the global batch."""
@@ -279,6 +287,9 @@ class SnrGRPOTrainer(GRPOTrainer):
             loss = super()._compute_loss(model, inputs)
         finally:
             self._entropy_weight = 1.0
+        for name in TOKEN_MEANS & self._metrics["train"].keys():
+            mean = self._metrics["train"][name].pop()
+            self._window_sums[name] += mean * share.all_tokens
         return loss * share.loss_weight(self.loss_type)
 
     def _get_per_token_logps_and_entropies(
@@ -298,7 +309,7 @@ class SnrGRPOTrainer(GRPOTrainer):
             return parent(
                 model, input_ids, attention_mask, logits_to_keep, batch_size, **flags, **modal
             )
-        backbone = self._backbone(model)
+        backbone = backbone_of(self.accelerator.unwrap_model(model))
 
         def score(ids: Tensor, mask: Tensor, wanted: Tensor) -> Scores:
             scorer = WantedScorer(model, backbone, wanted)
@@ -317,27 +328,22 @@ class SnrGRPOTrainer(GRPOTrainer):
             entropies.register_hook(lambda gradient: gradient * weight)
         return logps, entropies, aux_loss
 
-    def _backbone(self, model: nn.Module) -> nn.Module:
-        """Part of the model below its head, behind any wrapper."""
-        bare = self.accelerator.unwrap_model(model)
-        if is_peft_model(bare):
-            bare = bare.get_base_model()
-        backbone: nn.Module = bare.base_model
-        return backbone
-
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None
     ) -> Tensor:
         """Run one micro-batch as TRL does, and close the optimizer step after its last one."""
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         if self.accelerator.sync_gradients:
+            for name, total in self._window_sums.items():
+                self._metrics["train"][name].append(total / max(1, self._window_tokens))
             self.empty_steps += self._window_tokens == 0
             self._window_tokens = 0
+            self._window_sums.clear()
             self._metrics["train"]["empty_steps"] = [float(self.empty_steps)]
-            if self._empty_batches >= self.max_empty_batches:
+            if self.empty_batches >= self.max_empty_batches:
                 why = self.last_selection.reason if self.last_selection else ""
                 self.stop_reason = (
-                    f"{self._empty_batches} batches in a row left nothing to train on:"
+                    f"{self.empty_batches} batches in a row left nothing to train on:"
                     f" {why or 'no token of a kept completion is trained on'}"
                 )
                 self.control.should_training_stop = True
