@@ -45,11 +45,19 @@ def test_a_damaged_file_says_what_and_where(tmp_path, name, text, message):
         list(read_rows(str(path)))
 
 
+@pytest.mark.parametrize("name", ["r.jsonl", "r.json"])
+def test_bytes_that_are_no_text(tmp_path, name):
+    path = tmp_path / name
+    path.write_bytes(b'[{"a": "\xff\xfe"}]')
+    with pytest.raises(UserError, match="not UTF-8 text"):
+        list(read_rows(str(path)))
+
+
 def test_nothing_there(tmp_path):
     for source in (str(tmp_path / "absent.jsonl"), "absent", "./owner/name"):
         with pytest.raises(UserError, match="no such file"):
             read_rows(source)
-    with pytest.raises(UserError, match="holds no .parquet"):
+    with pytest.raises(UserError, match=r"holds no \.parquet"):
         read_rows(str(tmp_path))
 
 

@@ -310,6 +310,15 @@ def test_wrong_instructions_and_options(tmp_path):
         WebShop(reward="dens")
 
 
+def test_bytes_that_are_no_text(tmp_path):
+    files = write_files(tmp_path, [ITEM])
+    for name in ("attributes", "items"):
+        (tmp_path / f"{name}.json").write_bytes(b'[{"a": "\xff"}]')
+        with pytest.raises(UserError, match=f"{name}.json: not UTF-8 text"):
+            WebShop(**files).reset(0)
+        write_files(tmp_path, [ITEM])
+
+
 def many_items(path, count):
     """Write ``count`` items in the official layout, from the embedded ones with new ids."""
     rows, entries = generate()

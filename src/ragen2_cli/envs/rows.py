@@ -5,8 +5,9 @@ Used by the environments that can read real data. Heavy readers are imported whe
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ragen2_cli.errors import UserError, did_you_mean
 
@@ -71,19 +72,34 @@ def field(row: Row, name: str, kind: type | tuple[type, ...], where: str) -> Any
     return value
 
 
+@contextmanager
+def open_text(path: Path) -> Iterator[TextIO]:
+    """Open a file of UTF-8 text.
+
+    Raises:
+        UserError: When the file turns out to be none while it is read.
+    """
+    try:
+        with path.open(encoding="utf-8") as file:
+            yield file
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start} of a block)") from error
+
+
 def _number(rows: Iterator[Row]) -> Iterator[tuple[int, Row]]:
     return enumerate(rows)
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
-    with path.open(encoding="utf-8") as lines:
+    with open_text(path) as lines:
         for number, line in enumerate(lines):
             if line.strip():
                 yield _object(_parse(line, f"{path} row {number}"), f"{path} row {number}")
 
 
 def _json_list(path: Path) -> Iterator[Row]:
-    rows = _parse(path.read_text(encoding="utf-8"), str(path))
+    with open_text(path) as file:
+        rows = _parse(file.read(), str(path))
     if not isinstance(rows, list):
         raise UserError(f"{path}: expected a list of objects, found {type(rows).__name__}")
     for number, row in enumerate(rows):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ragen2_cli.envs.rows import Row, field
+from ragen2_cli.envs.rows import Row, field, open_text
 from ragen2_cli.envs.splits import stable_hash
 from ragen2_cli.errors import UserError
 
@@ -88,7 +88,7 @@ def stream_items(path: Path) -> Iterator[Row]:
     if not path.is_file():
         raise UserError(f"{path}: no such catalogue file; give an items_shuffle*.json of WebShop")
     decoder = json.JSONDecoder()
-    with path.open(encoding="utf-8") as file:
+    with open_text(path) as file:
         text, at, number = file.read(_CHUNK).lstrip(), 1, 0
         if not text.startswith("["):
             raise UserError(f"{path}: expected a JSON list of items")

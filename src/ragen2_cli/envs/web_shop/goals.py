@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
 
+from ragen2_cli.envs.rows import open_text
 from ragen2_cli.envs.splits import stable_hash
 from ragen2_cli.envs.web_shop.catalogue import Catalogue, Product
 from ragen2_cli.envs.web_shop.score import Goal
@@ -39,7 +40,8 @@ def read_instructions(path: Path) -> dict[str, Any]:
         UserError: When the file is missing or no JSON object.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        with open_text(path) as file:
+            found = json.load(file)
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such instruction file") from error
     except ValueError as error:
