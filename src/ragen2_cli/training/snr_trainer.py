@@ -68,8 +68,7 @@ class SnrGRPOTrainer(GRPOTrainer):
     empty_batches: int = 0
     stop_reason: str = ""
 
-    # The parents set these without a type, or with a narrower one.
-    args: Any
+    args: Any  # the parents set these without a type, or with a narrower one
     model: Any
     beta: float
     num_generations: int
@@ -156,15 +155,15 @@ class SnrGRPOTrainer(GRPOTrainer):
         return rewards_N_F
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
-        if not self.model.training:
-            evaluated: Batch = super()._generate_and_score_completions(inputs)
-            self._logs["extra"]["kept"].extend([None] * len(self._rewards_N))
-            return evaluated
-        beta, self.beta = self.beta, 0.0  # the reference pass can wait for the filter
+        beta, training = self.beta, self.model.training
+        self.beta = 0.0 if training else beta  # the reference pass can wait for the filter
         try:
             batch: Batch = super()._generate_and_score_completions(inputs)
         finally:
             self.beta = beta
+        if not training:
+            self._logs["extra"]["kept"].extend([None] * len(self._rewards_N))
+            return batch
         if batch.get("num_images") is not None or "pixel_values" in batch:
             raise UserError("SnrGRPOTrainer: images are not supported yet; use GRPOTrainer")
         kept = trim_padding(self._filter(batch, inputs), self.pad_to_multiple_of or 1)
