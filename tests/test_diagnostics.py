@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -111,6 +112,29 @@ def test_context_of_a_later_turn_holds_everything_before_it():
     taken = episode_sample(two, 1, ReasoningCut(tokenizer()))
     assert taken.context == two.prompt_ids + two.completion_ids[:7]
     assert taken.reasoning == (IDS["w2"], IDS["w3"])
+
+
+def test_a_broken_policy_does_not_end_the_run_that_measures_it():
+    broken = Planted(True)
+    with torch.no_grad():
+        broken.table.fill_(float("nan"))
+    row = measure(broken, tokenizer(), sample(True), step=1)
+    assert row["cross_scoring"].startswith("none of the 64 reasonings can be scored")
+    assert row["prefix_mi_zscore"] > 10
+    assert "mi_estimate" not in row
+
+
+def test_contexts_without_room_for_the_longest_reasoning_are_left_out_and_counted():
+    policy = Planted(True)
+    policy.config.max_position_embeddings = 20  # 2 + 10 fit; 12 + 10 do not
+    episodes = sample(True)
+    long = [
+        dataclasses.replace(e, prompt_ids=e.prompt_ids[:1] * 11 + e.prompt_ids[1:])
+        for e in episodes[:8]
+    ]
+    row = measure(policy, tokenizer(), long + episodes[8:], step=1)
+    assert (row["too_long"], row["reasonings"], row["columns"]) == (8, 56, 7)
+    assert row["cross_scoring"] == "done"
 
 
 def test_one_prompt_or_no_reasoning_is_said_not_hidden():

@@ -119,6 +119,12 @@ def test_mode_folders_are_kept_apart_and_counted(tmp_path):
     assert len(rows_of(read_log(tmp_path, Choice(mode="all")))) == 8
 
 
+def test_asking_for_evaluation_rows_that_are_not_told_apart_is_refused(tmp_path):
+    path = write(tmp_path / "a.parquet", BASE | {"reward": [1.0, 0, 0, 1.0]})
+    with pytest.raises(UserError, match="--mode eval, but neither"):
+        read_log(path, Choice(mode="eval"))
+
+
 def test_a_mode_column_is_obeyed(tmp_path):
     table = BASE | {"reward": [1.0, 2, 3, 4], "mode": ["train", "eval", "train", None]}
     data = read_log(write(tmp_path / "a.parquet", table), Choice())

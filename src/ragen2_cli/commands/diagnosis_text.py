@@ -96,6 +96,12 @@ def _cell(name: str, value: float | None) -> str:
 
 def _notes(report: Report) -> list[str]:
     notes = ["- means undefined or not measured."]
+    failed = [row for row in report.steps if row.get("cross_scoring", "done") != "done"]
+    if failed:
+        notes.append(
+            f"Cross-scoring was not possible at {len(failed)} steps; at step {failed[-1]['step']}: "
+            f"{visible(failed[-1]['cross_scoring'])}"
+        )
     scored = [row for row in report.steps if row.get("mi_estimate") is not None]
     if not scored:
         notes.append("The first-words figures are proxies; --model adds cross-scoring.")

@@ -128,6 +128,8 @@ def _open(path: Path, choice: Choice, data: LogData) -> tuple[list[LogFile], Lay
     if not files or not kinds:
         raise UserError(f"{path}: {'no readable log' if not files else 'empty, no columns'}")
     layout = find_layout(kinds, choice, _sample(files[0]))
+    if choice.mode == "eval" and "eval" not in modes and layout.mode is None:
+        raise UserError(f"{path}: --mode eval, but neither a file name, folder nor column tells it")
     data.said += layout.said
     return files, layout
 

@@ -115,8 +115,8 @@ def measure(
     Returns:
         Every metric of ``core.collapse`` and ``core.batches`` by name, with ``step``, ``sampling``,
         ``samples``, ``marginal``, ``temperature``, coverage (``reasonings``, ``unclosed``,
-        ``columns_merged``, ``forward_tokens``), ``cross_scoring`` (``done`` or why it was not
-        possible) and ``seconds``.
+        ``too_long``, ``columns_merged``, ``forward_tokens``), ``cross_scoring`` (``done`` or why
+        it was not possible) and ``seconds``.
     """
     start = time.perf_counter()
     cut = ReasoningCut(tokenizer)
@@ -188,7 +188,8 @@ def score_samples(
 
     Args:
         model: The policy.
-        samples: Reasonings with their contexts; empty reasonings are left out and counted.
+        samples: Reasonings with their contexts; empty ones, and those whose context leaves no room
+            in the model for the longest reasoning, are left out and counted.
         marginal: See ``core.collapse``.
         temperature: Divides the logits.
         byte_budget: See ``training.scoring``.
@@ -198,14 +199,16 @@ def score_samples(
         The metrics and coverage; without two different contexts only coverage, and
         ``cross_scoring`` says why.
     """
-    filled = [sample for sample in samples if sample.reasoning]
+    said = [sample for sample in samples if sample.reasoning]
+    filled = _that_fit(model, said)
     contexts = [sample.context for sample in filled]
     columns = list(dict.fromkeys(contexts)) if merge_columns else contexts
     result: dict[str, Any] = {
         "marginal": marginal,
         "temperature": temperature,
         "reasonings": len(filled),
-        "empty_reasonings": len(samples) - len(filled),
+        "empty_reasonings": len(samples) - len(said),
+        "too_long": len(said) - len(filled),
         "unclosed": sum(not sample.closed for sample in samples),
         "columns_merged": len(contexts) - len(columns),
     }
@@ -223,9 +226,22 @@ def score_samples(
     where = {context: column for column, context in enumerate(columns)}
     own = [where[c] for c in contexts] if merge_columns else list(range(len(filled)))
     # The batch's own "rows" and "prompts" keep their meaning beside the sample's.
-    metrics = cross_scoring_metrics(
-        scores.sum_logprobs_N_P, scores.lengths_N, own, columns, marginal
-    )
+    try:
+        metrics = cross_scoring_metrics(
+            scores.sum_logprobs_N_P, scores.lengths_N, own, columns, marginal
+        )
+    except UserError as error:  # a broken policy must not end a training run by its diagnosis
+        return result | {"cross_scoring": str(error)}
     renamed = {"rows": "scored_rows", "prompts": "columns", "distinct_prompts": "scored_prompts"}
     result |= {renamed.get(name, name): value for name, value in metrics.items()}
     return result | {"forward_tokens": scores.forward_tokens, "cross_scoring": "done"}
+
+
+def _that_fit(model: Any, samples: Sequence[Sample]) -> list[Sample]:
+    """Return the samples whose context leaves room for the longest reasoning.
+
+    Every reasoning is scored under every context, so both together must fit the model.
+    """
+    limit = getattr(model.config, "max_position_embeddings", None) or 2**62
+    longest = max((len(sample.reasoning) for sample in samples), default=0)
+    return [sample for sample in samples if len(sample.context) + longest <= limit]
