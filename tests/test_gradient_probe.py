@@ -87,10 +87,10 @@ def test_regularizer_norms_of_a_two_parameter_policy() -> None:
     # theta (ln 3, 0): p = (3/4, 1/4). H = ln 4 - (3/4) ln 3 = 0.56234.
     # dH/dtheta_k = -p_k (ln p_k + H): k = 0: -0.75 (-0.28768 + 0.56234) = -0.20600, and +0.20600.
     # 4 rows of one token: the mean over tokens is the same, so the whole has coefficient times it.
-    # KL to (1/2, 1/2) in the form exp(r - l) - (r - l) - 1, slope 1 - exp(r - l):
-    # token 0: 1 - (1/2)/(3/4) = 1/3; token 1: 1 - (1/2)/(1/4) = -1.
+    # KL to (1/2, 1/2) as TRL's loss has it (k3 times the ratio), slope l - r:
+    # token 0: ln((3/4)/(1/2)) = 0.405465; token 1: ln((1/4)/(1/2)) = -0.693147.
     # d log p(0) = (1/4, -1/4), d log p(1) = (-3/4, 3/4): two rows of each, mean
-    # (1/4) [2/3 (1/4) + 2 (3/4)] = 5/12 along (1, -1).
+    # (1/4) [2 (0.405465) (1/4) + 2 (0.693147) (3/4)] = 0.310613 along (1, -1).
     model, start = TwoParameters([math.log(3), 0.0]), TwoParameters([0.0, 0.0])
 
     class Reference:
@@ -105,7 +105,7 @@ def test_regularizer_norms_of_a_two_parameter_policy() -> None:
     report = probe(model, groups([1.0, 0.0], [1.0, 1.0]), 2, settings, reference=Reference)
     whole = row(report, "all").norms
     assert whole.entropy == pytest.approx(0.1 * 0.20600 * math.sqrt(2), rel=1e-4)
-    assert whole.kl == pytest.approx(0.01 * 5 / 12 * math.sqrt(2))
+    assert whole.kl == pytest.approx(0.01 * 0.310613 * math.sqrt(2), rel=1e-5)
     # Both push toward equal probabilities, -(1, -1) in the loss's gradient +: they add up.
     assert whole.regularizer == pytest.approx(whole.entropy + whole.kl)
 
@@ -208,6 +208,7 @@ def test_lora_norms_equal_plain_autograd() -> None:
         task = task - (torch.exp(logp - logp.detach()) * mask).sum() / mask.sum() * advantage
         entropy = entropy + ((logs.exp() * logs).sum(-1) * mask).sum() * 0.02 / total
         k3 = torch.exp(before - logp) - (before - logp) - 1
+        k3 = k3 * torch.exp(logp - logp.detach())  # TRL's bias correction
         kl = kl + 0.05 * (k3 * mask).sum() / mask.sum()
     for loss, name in ((task / len(rows), "task"), (entropy, "entropy"), (kl / len(rows), "kl")):
         gradients = torch.autograd.grad(loss, parameters, retain_graph=True)

@@ -190,8 +190,9 @@ class _Measure:
             total = settings.entropy / max(int(batch.tokens_N.sum()), 1)
             losses["entropy"] = -(entropies * mask).sum() * total
         if before is not None:
-            # Gradient of exp(r - l) - (r - l) - 1 in l: 1 - exp(r - l).
-            slope = 1 - torch.exp(before - logps.detach())
+            # TRL multiplies k3 = exp(r - l) - (r - l) - 1 by the probability ratio, which is 1
+            # here; so the gradient in l is (1 - exp(r - l)) + k3 = l - r.
+            slope = logps.detach() - before
             losses["kl"] = (slope * logps * weight).sum() * settings.kl
         return losses
 
