@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: setup train test test-all lint format bench clean
+.PHONY: setup train test test-all lint format bench figures clean
 
 setup: $(STAMP)
 
@@ -41,6 +41,24 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	for file in benchmarks/*.py; do echo "== $$file"; $(THREADS) $(BIN)/python $$file || exit 1; done
+
+# The laptop experiments and their figures; goes on where it stopped.
+SWEEPS := dead-share stochasticity curves sensitivity-top-p sensitivity-kl sensitivity-entropy gradients
+PLOT := $(BIN)/ragen2 plot
+
+figures: $(STAMP)
+	for name in $(SWEEPS); do $(THREADS) $(BIN)/ragen2 sweep --config experiments/$$name-laptop.toml \
+	    --out sweeps/$$name --workers 2 || exit 1; done
+	for run in sweeps/gradients/runs/*; do $(BIN)/ragen2 analyze gradients $$run --groups 64; \
+	    $(BIN)/ragen2 analyze probe $$run; done
+	$(PLOT) dead-share sweeps/dead-share -o figures/dead-share.png
+	$(PLOT) stochasticity sweeps/stochasticity -o figures/stochasticity.png
+	for kind in curves lengths dynamics scatter spearman; do \
+	    $(PLOT) $$kind sweeps/curves -o figures/$$kind.png; done
+	$(PLOT) sensitivity sweeps/sensitivity-top-p sweeps/sensitivity-kl sweeps/sensitivity-entropy \
+	    -o figures/sensitivity.png
+	for kind in gradients filter heatmap; do $(PLOT) $$kind sweeps/gradients -o figures/$$kind.png; done
+	$(PLOT) regimes sweeps/curves -o figures/regimes.png
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache

@@ -123,8 +123,8 @@ class Obvious:
             return ((logs.exp() * logs).sum(-1) * mask).sum() * ENTROPY / self.tokens
         with self.model.disable_adapter(), torch.no_grad():
             before = self.score(chosen)[0]
-        apart = before - logps
-        return KL * ((torch.exp(apart) - apart - 1) * weight).sum()
+        apart, ratio = before - logps, torch.exp(logps - logps.detach())
+        return KL * ((torch.exp(apart) - apart - 1) * ratio * weight).sum()
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
