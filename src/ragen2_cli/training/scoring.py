@@ -19,7 +19,7 @@ from transformers.cache_utils import DynamicLayer
 
 from ragen2_cli.errors import UserError
 
-CPU_BUDGET = 8 * 2**20
+CPU_BUDGET = 4 * 2**20
 CPU_ROWS = 4
 ACCELERATOR_BUDGET = 2 * 2**30
 _LOGIT_COPIES = 3
@@ -90,7 +90,7 @@ def cross_logprobs(
         temperature: Divides the logits; the softmax is over the whole vocabulary.
         byte_budget: Bound on one batch's logits and attention states, in bytes; a single row may
             exceed it. None: 2 GiB on an accelerator; on a CPU, where larger batches are not faster,
-            8 MiB or four rows, whichever is more.
+            4 MiB or four rows, whichever is more.
 
     Raises:
         UserError: An empty prompt, or a sequence longer than the model's context.
