@@ -105,6 +105,12 @@ def test_a_curve_is_the_median_over_seeds_with_its_interval() -> None:
     assert "retrieval_accuracy" not in {r["quantity"] for r in rows}  # nobody measured it
 
 
+def test_named_arms_are_series_of_one_panel() -> None:
+    names = {"top-p 0.9": {}, "no filter, KL 0.05": {"algorithm": {"kl": 0.05}}}
+    logs = [log(labels={"arm": name}, config=config) for name, config in names.items()]
+    assert [(panel, name) for panel, name, _ in series.arms(logs)] == [("", n) for n in names]
+
+
 def test_one_seed_has_no_band() -> None:
     rows = curves.data(pool(1))
     assert all(r["n"] == 1 and r["low"] != r["low"] for r in rows)

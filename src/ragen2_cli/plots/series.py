@@ -35,22 +35,23 @@ def other_labels(log: RunLog, without: Sequence[str] = ()) -> str:
 
 
 def _words(name: str, label: str) -> str:
+    if name == "arm":
+        return label
     return f"no {name}" if label == "none" else f"{name} {label}"
 
 
-def arms(logs: Sequence[RunLog], *, by_filter: bool = True) -> list[tuple[str, str, list[RunLog]]]:
+def arms(logs: Sequence[RunLog]) -> list[tuple[str, str, list[RunLog]]]:
     """Group runs by panel and series: ``(panel, series, runs)``, in order of first appearance.
 
-    The series is the filter and the panel everything else that was swept. Where all runs have one
-    filter, the panels become the series of a single panel.
+    The series is the filter and the panel everything else that was swept. Where no panel would hold
+    two filters, the panels become the series of a single panel instead.
     """
-    one_filter = len({filter_name(log) for log in logs}) == 1
     found: dict[tuple[str, str], list[RunLog]] = {}
     for log in logs:
-        panel, series = other_labels(log), filter_name(log)
-        if one_filter or not by_filter:
-            panel, series = "", panel or series
-        found.setdefault((panel, series), []).append(log)
+        found.setdefault((other_labels(log), filter_name(log)), []).append(log)
+    panels = [panel for panel, _ in found]
+    if len(set(panels)) == len(panels):
+        return [("", panel or series, runs) for (panel, series), runs in found.items()]
     return [(panel, series, runs) for (panel, series), runs in found.items()]
 
 
