@@ -217,6 +217,7 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
         return {
             "cursor": self.source.cursor,
             "empty_steps": self.empty_steps,
+            "empty_batches": self.empty_batches,
             "carried": {name: part.state() for name, part in self._carried.items()},
         }
 
@@ -224,5 +225,6 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
         """Continue from ``extra_state`` of an earlier run."""
         self.source.cursor = int(state["cursor"])
         self.empty_steps = int(state["empty_steps"])
+        self.empty_batches = int(state["empty_batches"])
         for name, part in self._carried.items():
             part.load(state["carried"][name])
