@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import queue
-import shutil
 import signal
 import sys
 import threading
@@ -74,10 +73,8 @@ def _train(config: dict[str, Any], out: Path) -> str | None:
     run = RunDirectory(out)
     if checkpoints.newest(run.checkpoints)[0] is not None:
         summary = resume(out, quiet=True)
-    else:
-        if out.exists():
-            shutil.rmtree(out)  # a beginning without a checkpoint
-        summary = start(build_config(config), out, quiet=True)
+    else:  # nothing there, or a beginning without a checkpoint
+        summary = start(build_config(config), out, force=True, quiet=True)
     stopped: str | None = summary["stopped"]
     return stopped
 
