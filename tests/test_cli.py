@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -101,7 +102,32 @@ def test_wrong_use_is_one_line_and_exit_2(args: list[str], said: str, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_flag_is_wrong_use() -> None:
-    done = run("train", "--stepz", "3")
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["train", "--stepz", "3"], "--steps"),
+        (["train", "--steps", "abc"], "--steps"),
+        (["train", "surplus"], "surplus"),
+        (["trian"], "train"),
+        (["show", "--group", "-1"], "--group"),
+        (["train", "--report-to", "wandb"], "pip install wandb"),
+        (["train", "--env", "x\ny\x1b[31mz"], r"x y\x1b[31mz"),
+    ],
+    ids=range(7),
+)
+def test_a_wrong_command_line_is_one_line_too(args: list[str], said: str, tmp_path: Path) -> None:
+    if "wandb" in args and find_spec("wandb"):
+        pytest.skip("wandb is installed")
+    done = run(*args, cwd=tmp_path)
     assert done.returncode == 2
-    assert "--steps" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_group_without_a_command_shows_its_help() -> None:
+    done = run("models")
+    assert done.returncode == 2
+    assert done.stderr.startswith("Usage: ")

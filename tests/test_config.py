@@ -45,6 +45,17 @@ def test_algorithm_name_sets_what_is_not_said() -> None:
         ("steps=zero", "steps"),
         ("env.dead_share=1.5", "env.dead_share"),
         ("schema_version=99", "newer"),
+        ("schema_version='99'", "whole number"),
+        ("schema_version=1.0", "whole number"),
+        ("schema_version=0", "whole number"),
+        ("steps=true", "steps"),
+        ("steps='3'", "steps"),
+        ("steps=99999999999999999999", "steps"),
+        ("optimizer.lr=nan", "optimizer.lr"),
+        ("evaluation.greedy=1", "evaluation.greedy"),
+        ("model.device=gpu", "model.device"),
+        ("env.options.x=" + "[" * 40 + "]" * 40, "deeper than 32"),
+        ("env" + ".a" * 1000 + "=1", "more than 32"),
         ("nonsense", "section.key=value"),
         ("filter=3", "filter"),
     ],
@@ -77,9 +88,18 @@ def test_config_is_frozen() -> None:
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no file"):
         load_config(tmp_path / "none.toml")
-    (tmp_path / "bad.toml").write_text("a = = 1")
-    with pytest.raises(UserError, match=r"bad\.toml"):
-        load_config(tmp_path / "bad.toml")
+    broken = (b"a = = 1", b"a = '\xff'", b"x = " + b"[" * 5000 + b"]" * 5000, b"a" + b".a" * 900)
+    for content in broken:
+        (tmp_path / "bad.toml").write_bytes(content + b" = 1" * content.startswith(b"a."))
+        with pytest.raises(UserError, match=r"bad\.toml"):
+            load_config(tmp_path / "bad.toml")
+    with pytest.raises(UserError, match="cannot read"):
+        load_config(tmp_path)
+
+
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "x.toml").write_bytes(b"\xef\xbb\xbfsteps = 7\n")
+    assert load_config(tmp_path / "x.toml").steps == 7
 
 
 def test_every_experiment_file_is_a_config() -> None:

@@ -85,6 +85,7 @@ def test_stochasticity_works_on_a_users_environment(tmp_path):
             r"step\(\) raised KeyError: 'door' \(mine.py line 9\) \(seed 3\)",
         ),
         ("import json; json.loads('{')", r"raised JSONDecodeError: .* \(mine.py line 9\)"),
+        ("import sys; sys.exit(0)", r"step\(\) raised SystemExit: 0 \(mine.py line 9\)"),
         ("return StepResult('1')", r"step\(\) returned the reward '1', not a finite number"),
         ("return StepResult(float('nan'))", r"returned the reward nan"),
         ("return StepResult(True)", r"returned the reward True"),
@@ -100,6 +101,16 @@ def test_faults_name_the_environment_the_method_and_the_seed(tmp_path, step, mes
     assert spec in str(fault.value)
     assert "(seed 3)" in str(fault.value)
     assert "\n" not in str(fault.value)
+
+
+def test_what_an_environment_prints_stays_out_of_the_answer(tmp_path, capsys):
+    path = Path(write(tmp_path, step="print('noise'); return StepResult(1.0, done=True)")[:-5])
+    path.write_text("print('on import')\n" + path.read_text())
+    play(make(f"{path}:Mine"))
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "on import" in said.err
+    assert "noise" in said.err
 
 
 def test_a_constructor_that_fails_is_named(tmp_path):
@@ -127,6 +138,7 @@ def test_an_environment_that_never_ends_is_bounded_by_the_caps(tmp_path):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
+        ("raise SystemExit(0)", r"cannot import .*SystemExit"),
         ("x = (", r"cannot import .*SyntaxError"),
         ("import not_a_module_at_all", r"ModuleNotFoundError.*\(mine.py line 1\)"),
         ("x = 1", "no environment class 'Mine'; subclasses of TextEnv in it: none"),

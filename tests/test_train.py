@@ -204,13 +204,66 @@ def test_interrupt_saves_and_says_how_to_go_on(
         return play(self, *args, **kwargs)
 
     monkeypatch.setattr(Player, "play_groups", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt, match=r"step 2; go on with\n  ragen2 train --resume"):
         start(tiny(**{"steps": 6, "checkpoints.every": 50}), tmp_path / "run")
-    assert "ragen2 train --resume" in capsys.readouterr().err
+    assert "stopping after this step" in capsys.readouterr().err
     run = RunDirectory.open(tmp_path / "run")
     assert [step.step for step in run.read_steps()] == [1, 2]
     assert (run.checkpoints / "step-000002" / "manifest.json").is_file()
     assert not run.finished
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("when", "said"), [(0, "before the first checkpoint"), (4, "at step 4")])
+def test_an_interrupted_evaluation_is_taken_up_again(
+    whole: tuple[RunDirectory, dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    when: int,
+    said: str,
+) -> None:
+    from ragen2_cli.training.player import Player
+
+    reference, _ = whole
+    play = Player.play_heldout
+    seen: list[float] = []
+
+    def interrupted(self: Player, *args: Any, **kwargs: Any) -> Any:
+        if kwargs["step"] == when:
+            seen.append(kwargs["temperature"])
+            if len(seen) == 2:  # greedy: the sampled evaluation is written
+                os.kill(os.getpid(), number)
+        return play(self, *args, **kwargs)
+
+    monkeypatch.setattr(Player, "play_heldout", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=said):
+        start(tiny(), tmp_path / "run", quiet=True)
+    run = RunDirectory.open(tmp_path / "run")
+    assert not run.finished
+    resume(run.path, quiet=True)
+    assert run.finished
+    assert [row.step for row in run.read_evaluations()] == [
+        row.step for row in reference.read_evaluations()
+    ]
+    assert digest(run.adapter) == digest(reference.adapter)
+
+
+def test_a_failure_before_the_first_step_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from ragen2_cli.envs import StepResult, TextEnv\n"
+        "class Mine(TextEnv):\n"
+        "    def reset(self, seed, noise_seed=0):\n"
+        "        self.seed = seed\n"
+        "        return self.observe()\n"
+        "    def observe(self):\n"
+        "        return f'say {self.seed}'\n"
+        "    def step(self, action):\n"
+        "        return StepResult(float('nan'), done=True)\n"
+    )
+    with pytest.raises(UserError, match="reward nan"):
+        start(tiny(**{"env.name": f"{tmp_path}/mine.py:Mine"}), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_full_disk_stops_clearly_and_keeps_the_last_checkpoint(

@@ -2,10 +2,22 @@
 
 import os
 import sys
+from typing import NoReturn
 
 import typer
 
-from ragen2_cli.commands import analyze, compare, diagnose, envs, evaluate, models, plot, show, sweep, train
+from ragen2_cli.commands import (
+    analyze,
+    compare,
+    diagnose,
+    envs,
+    evaluate,
+    models,
+    plot,
+    show,
+    sweep,
+    train,
+)
 from ragen2_cli.errors import CollapseStop, UserError
 
 app = typer.Typer(
@@ -36,10 +48,13 @@ def main() -> None:
     130 interrupted.
     """
     try:
-        app()
+        code = app(standalone_mode=False)
     except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
+        _fail(str(error))
+    except _UsageError as error:
+        _fail_usage(error)
+    except typer.Abort:
+        sys.exit(130)  # the end of the input at a question
     except CollapseStop as stop:
         sys.stderr.write(f"stopped: {stop}\n")
         sys.exit(3)
@@ -47,3 +62,26 @@ def main() -> None:
         # The reader closed the pipe (for example `| head`): nothing is wrong.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
+    sys.exit(code or 0)
+
+
+_UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
+"""What Typer raises on a wrong command line; its public name is that of a subclass."""
+
+
+def _fail(message: str) -> NoReturn:
+    """Print one line, whatever control characters the message holds, and exit with 2."""
+    from ragen2_cli.commands.literal import visible
+
+    sys.stderr.write(f"error: {visible(' '.join(message.split()))}\n")
+    sys.exit(2)
+
+
+def _fail_usage(error: typer.BadParameter) -> NoReturn:
+    """Print what is wrong with the command line, or the help of a group without a command."""
+    message = error.format_message()
+    if message.startswith("Usage:"):
+        sys.stderr.write(f"{message}\n")
+        sys.exit(2)
+    where = error.ctx.command_path if error.ctx is not None else "ragen2"
+    _fail(f"{message.rstrip('.')}; see {where} --help")

@@ -14,7 +14,9 @@ def evaluate(
         ),
     ] = None,
     env: Annotated[str | None, typer.Option(help="Environment; a run's own by default.")] = None,
-    episodes: Annotated[int, typer.Option(min=1, help="Different held-out prompts.")] = 512,
+    episodes: Annotated[
+        int, typer.Option(min=1, max=2**16, help="Different held-out prompts.")
+    ] = 512,
     temperature: Annotated[float, typer.Option(min=0.01, help="Temperature of sampling.")] = 1.0,
     greedy: Annotated[bool, typer.Option(help="Also decode greedily.")] = True,
     checkpoint: Annotated[

@@ -131,14 +131,19 @@ def train(
     flags = {key: given[name] for name, key in FLAGS.items() if given[name] is not None}
     from ragen2_cli.config import load_config
 
-    if resume:
-        summary = _resume(out, flags, bool(config or preset or set_ or force), quiet=quiet or json_)
-    else:
-        resolved = load_config(config, preset=preset, flags=flags, sets=set_ or ())
-        if dry_run:
-            typer.echo(resolved.model_dump_json(indent=2))
-            return
-        summary = _start(resolved, out, force=force, quiet=quiet or json_)
+    try:
+        if resume:
+            others = bool(config or preset or set_ or force or dry_run)
+            summary = _resume(out, flags, others, quiet=quiet or json_)
+        else:
+            resolved = load_config(config, preset=preset, flags=flags, sets=set_ or ())
+            if dry_run:
+                typer.echo(resolved.model_dump_json(indent=2))
+                return
+            summary = _start(resolved, out, force=force, quiet=quiet or json_)
+    except KeyboardInterrupt as interrupt:
+        typer.echo(str(interrupt) or "interrupted", err=True)  # also under --quiet
+        raise
     if json_:
         import json
 

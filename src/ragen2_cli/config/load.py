@@ -13,6 +13,9 @@ from ragen2_cli.errors import UserError, did_you_mean
 
 Tree = dict[str, Any]
 
+MAX_DEPTH = 32
+"""Most levels of nested tables and lists in a config; far beyond, recursion would fail."""
+
 
 def load_config(
     file: Path | None = None,
@@ -57,7 +60,9 @@ def build_config(tree: Mapping[str, Any]) -> Config:
         UserError: One line per first fault: key, reason and, for unknown keys, the nearest name.
     """
     version = tree.get("schema_version", CONFIG_SCHEMA)
-    if isinstance(version, int) and version > CONFIG_SCHEMA:
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise UserError(f"config: schema_version is a whole number from 1, not {version!r}")
+    if version > CONFIG_SCHEMA:
         raise UserError(
             f"config: schema version {version} is newer than {CONFIG_SCHEMA}, the newest this "
             "version reads; upgrade ragen2"
@@ -82,11 +87,27 @@ def read_toml(file: Path) -> Tree:
         UserError: When it does not exist, cannot be read or is not TOML.
     """
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        tree = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise UserError(f"--config: no file {file}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"--config: cannot read {file}: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, or nested too deeply
         raise UserError(f"--config: cannot read {file}: {error}") from None
+    if _depth(tree) > MAX_DEPTH:
+        raise UserError(f"--config: {file} nests tables deeper than {MAX_DEPTH} levels")
+    return tree
+
+
+def _depth(tree: Tree) -> int:
+    """Return the levels of nested tables and lists, counted without recursion."""
+    depth = 0
+    level: list[Any] = [tree]
+    while level:
+        depth += 1
+        below = [item.values() if isinstance(item, dict) else item for item in level]
+        level = [one for items in below for one in items if isinstance(one, dict | list)]
+    return depth
 
 
 def parse_set(text: str) -> Tree:
@@ -96,12 +117,16 @@ def parse_set(text: str) -> Tree:
         UserError: When there is no ``=`` or no key.
     """
     key, separator, raw = text.partition("=")
+    if key.count(".") > MAX_DEPTH:
+        raise UserError(f"--set: '{key[:40]}...' has more than {MAX_DEPTH} levels")
     if not separator or not key.strip():
         raise UserError(f"--set: '{text}' is not section.key=value")
     try:
         value: Any = tomllib.loads(f"value = {raw}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = raw.strip()
+    if _depth({key: value}) > MAX_DEPTH:
+        raise UserError(f"--set: {key} nests its value deeper than {MAX_DEPTH} levels")
     return _nest(key.strip(), value)
 
 

@@ -13,9 +13,9 @@ Strategy = Literal["top-p", "top-k", "top-k-abs", "min-p", "resample", "none"]
 
 
 class Section(BaseModel):
-    """A frozen group of settings; an unknown key is an error."""
+    """A frozen group of settings; an unknown key and a value of another type are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class EnvConfig(Section):
@@ -43,7 +43,11 @@ class ModelConfig(Section):
     lora_rank: int = Field(16, ge=1)
     lora_alpha: int = Field(32, ge=1)
     lora_dropout: float = Field(0.0, ge=0, lt=1)
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps")
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?|mps)$",
+        description="auto, cpu, cuda, cuda:N or mps",
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="float32 on CPU, bfloat16 on a GPU that has it"
     )
@@ -54,8 +58,8 @@ class ModelConfig(Section):
 class RolloutConfig(Section):
     """How episodes are collected."""
 
-    prompts: int = Field(8, ge=1, description="prompt groups P in a batch")
-    group_size: int = Field(8, ge=1, description="rollouts G of each prompt")
+    prompts: int = Field(8, ge=1, le=2**20, description="prompt groups P in a batch")
+    group_size: int = Field(8, ge=1, le=2**20, description="rollouts G of each prompt")
     temperature: float = Field(1.0, gt=0, description="sampling temperature of training rollouts")
     max_new_tokens: int = Field(0, ge=0, description="sampled per turn; 0: by prompt style")
     context_limit: int = Field(0, ge=0, description="tokens of an episode; 0: the model's")
@@ -158,7 +162,9 @@ class OptimizerConfig(Section):
 class EvaluationConfig(Section):
     """Held-out measurements."""
 
-    episodes: int = Field(512, ge=0, description="different held-out prompts; 0 skips evaluation")
+    episodes: int = Field(
+        512, ge=0, le=2**16, description="different held-out prompts; 0 skips evaluation"
+    )
     every: int = Field(50, ge=0, description="steps between sampled evaluations; 0: only the ends")
     temperature: float = Field(1.0, gt=0, description="temperature of the sampled evaluation")
     greedy: bool = Field(True, description="also measure greedy success at the start and end")
@@ -204,7 +210,7 @@ class Config(Section):
 
     schema_version: int = CONFIG_SCHEMA
     seed: int = Field(0, ge=0, lt=2**32)
-    steps: int = Field(100, ge=1, description="optimizer steps")
+    steps: int = Field(100, ge=1, lt=2**31, description="optimizer steps")
     env: EnvConfig = EnvConfig()
     model: ModelConfig = ModelConfig()
     rollout: RolloutConfig = RolloutConfig()

@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -59,8 +59,9 @@ def build(cls: type[TextEnv], spec: str, options: dict[str, object]) -> "UserEnv
         UserError: When the constructor raises or a class attribute makes no sense.
     """
     try:
-        env = cls(**options)
-    except Exception as error:
+        with redirect_stdout(sys.stderr):
+            env = cls(**options)
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"environment {spec}: __init__() raised {_describe(error, _file(spec))}"
         ) from error
@@ -79,8 +80,9 @@ def _load_module(path: Path) -> ModuleType:
     sys.modules[module_name] = module  # dataclasses and pickle look the module up by name
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        with redirect_stdout(sys.stderr):
+            spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise UserError(f"cannot import {path}: {_describe(error, path)}") from error
     finally:
@@ -155,10 +157,14 @@ class UserEnv(EnvWrapper):
 
     @contextmanager
     def _blame(self, method: str) -> Iterator[None]:
-        """Turn whatever the user's code raises into a user error that names the place."""
+        """Turn whatever the user's code raises into a user error that names the place.
+
+        What it prints goes to stderr: stdout belongs to the command's own answer.
+        """
         try:
-            yield
-        except Exception as error:
+            with redirect_stdout(sys.stderr):
+                yield
+        except (Exception, SystemExit) as error:
             raise self._fault(method, f"raised {_describe(error, _file(self._spec))}") from error
 
     def _fault(self, method: str, what: str) -> UserError:
@@ -200,7 +206,7 @@ def _kind(value: object) -> str:
     return "nothing" if value is None else f"a value of type {type(value).__name__}"
 
 
-def _describe(error: Exception, path: Path) -> str:
+def _describe(error: Exception | SystemExit, path: Path) -> str:
     """Return type, message and the last line of the user's file that led to an exception."""
     frame = error.__traceback__
     line = ""

@@ -99,6 +99,18 @@ class RunDirectory:
         write_text(run.path / CONFIG, jsonl.dumps(content, indent=2) + "\n")
         return run
 
+    def discard(self) -> None:
+        """Remove all that the run wrote, and its folder when nothing else is in it.
+
+        Raises:
+            UserError: The disk does not allow it.
+        """
+        with reported(f"cannot remove {self.path}"):
+            for name in (CONFIG, SUMMARY, *LOGS, *FOLDERS, claim.LOCK):
+                remove(self.path / name)
+            if not any(self.path.iterdir()):
+                self.path.rmdir()
+
     def close(self) -> None:
         """Let another process write to the folder; reading stays possible."""
         if self._lock is not None:

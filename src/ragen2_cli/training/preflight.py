@@ -1,6 +1,7 @@
 """What can be checked and built before torch is imported: environment, limits, paths."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 from ragen2_cli.config import Config
@@ -23,6 +24,9 @@ def check(config: Config, out: Path | None = None, *, force: bool = False) -> No
     """
     limits_of(config, build_env(config))
     locate(config.model.name)
+    for tracker in config.report_to:
+        if find_spec(tracker) is None:
+            raise UserError(f"--report-to {tracker}: not installed; pip install {tracker}")
     if out is not None and out.exists() and not force:
         if not out.is_dir():
             raise UserError(f"--out {out}: exists and is not a folder")

@@ -1,8 +1,10 @@
 """Callbacks of a run: write each step, evaluate now and then, stop by a rule or on Ctrl-C."""
 
 import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from statistics import fmean
 from types import FrameType
 from typing import Any
@@ -128,7 +130,6 @@ _EXTRA = (
     "empty_steps",
     "kept_tokens_ratio",
     "filter_target",
-    "policy_loss",
     "entropy_coef",
     "clip_ratio/region_mean",
 )
@@ -160,27 +161,42 @@ def _resampled(batch: GenerationBatch, resamples: bool) -> dict[str, float]:
 
 
 class Interrupts:
-    """Ctrl-C and SIGTERM: finish the step, save, stop. A second Ctrl-C stops at once."""
+    """Ctrl-C and SIGTERM: inside a step finish it, save and stop; elsewhere stop at once.
+
+    A second signal stops at once in any case.
+    """
 
     def __init__(self, progress: Progress) -> None:
         """Say through ``progress`` what happens."""
         self._progress = progress
         self._before: dict[int, Any] = {}
+        self._waits = False
         self.asked = False
 
     def __enter__(self) -> "Interrupts":
-        """Take over the signals."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._ask)
+        """Take over the signals (where a thread other than the main one runs, leave them)."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Give the signals back."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        self._before.clear()
+
+    @contextmanager
+    def finishing_the_step(self) -> Iterator[None]:
+        """Inside the block the first signal only sets ``asked``."""
+        self._waits = True
+        try:
+            yield
+        finally:
+            self._waits = False
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        if self.asked or not self._waits:
             raise KeyboardInterrupt
         self.asked = True
         self._progress.note("stopping after this step; press Ctrl-C again to stop at once")

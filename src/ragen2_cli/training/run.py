@@ -1,6 +1,7 @@
 """``start`` and ``resume``: one training run from a config to a finished run directory."""
 
 import json
+import shlex
 import time
 from contextlib import closing
 from dataclasses import asdict
@@ -61,7 +62,12 @@ def start(
     label = f"{Path(config.env.name.partition(':')[0]).stem}-{config.filter.strategy}"
     run = RunDirectory.create(out, config.model_dump(mode="json"), label=label, force=force)
     with closing(run), closing(progress_for(config.steps, quiet=quiet)) as progress:
-        return _Run(config, run, loaded, progress).train(None)
+        try:
+            return _Run(config, run, loaded, progress).train(None)
+        except UserError:
+            if not run.rollout_steps():  # failed before its first step: nothing to go on from
+                run.discard()
+            raise
 
 
 def resume(out: Path, *, steps: int | None = None, quiet: bool = False) -> dict[str, Any]:
@@ -79,21 +85,28 @@ def resume(out: Path, *, steps: int | None = None, quiet: bool = False) -> dict[
     with closing(run):
         config = build_config(run.read_config()["config"])
         if steps is not None:
-            config = config.model_copy(update={"steps": steps})
+            config = build_config(config.model_dump() | {"steps": steps})
         with closing(progress_for(config.steps, quiet=quiet)) as progress:
             checkpoint = _newest_checkpoint(run, config, progress)
             loaded = _load(config)
-            run.truncate_after(checkpoints.step_of(checkpoint))
+            run.truncate_after(-1 if checkpoint is None else checkpoints.step_of(checkpoint))
             return _Run(config, run, loaded, progress).train(checkpoint)
 
 
-def _newest_checkpoint(run: RunDirectory, config: Config, progress: Progress) -> Path:
-    """Return where to go on; say which checkpoints were skipped and why."""
+def _newest_checkpoint(run: RunDirectory, config: Config, progress: Progress) -> Path | None:
+    """Return where to go on (None: at the beginning); say which checkpoints were skipped and why.
+
+    Raises:
+        UserError: Every checkpoint is damaged, or nothing is left to do.
+    """
     found, skipped = checkpoints.newest(run.checkpoints)
     for name, reason in skipped:
         progress.note(f"skipping checkpoint {name}: {reason}")
-    if found is None:
+    if found is None and skipped:
         raise UserError(f"{run.path}: no complete checkpoint to resume from")
+    if found is None:
+        progress.note(f"{run.path} has no checkpoint yet; starting from the beginning")
+        return None
     step = checkpoints.step_of(found)
     if step >= config.steps and run.finished:
         raise UserError(f"{run.path}: all {config.steps} steps are done; ask for more with --steps")
@@ -217,30 +230,48 @@ class _Run:
         found: dict[str, Any] = {}
         if not self.boards:
             return found
-        wanted = [self.config.evaluation.temperature] + [0.0] * self.config.evaluation.greedy
-        for temperature in wanted:
-            row = self._evaluate(step, temperature)
-            self.recorder.record(row)
-            found[row.decoding] = asdict(row)
+        # Measured already when a stop rule ended the run here, or a resumed run was killed here.
+        measured = {row.decoding: row for row in self.run.read_evaluations() if row.step == step}
+        wanted = {"sampled": self.config.evaluation.temperature}
+        if self.config.evaluation.greedy:
+            wanted["greedy"] = 0.0
+        for decoding, temperature in wanted.items():
+            row = measured.get(decoding)
+            if row is None:
+                row = self._evaluate(step, temperature)
+                self.recorder.record(row)
+            found[decoding] = asdict(row)
         return found
 
     def train(self, checkpoint: Path | None) -> dict[str, Any]:
-        """Evaluate, train, evaluate, save the adapter, write the summary."""
+        """Evaluate, train, evaluate, save the adapter, write the summary.
+
+        Raises:
+            KeyboardInterrupt: After Ctrl-C or SIGTERM; its text says what is saved and how to go
+                on.
+        """
         start = time.perf_counter()
-        before = self._ends(0) if checkpoint is None else self._before()
-        with self.interrupts:
-            self._optimize(checkpoint)
-        step = self.trainer.state.global_step
-        if self.interrupts.asked:
-            self.progress.note(
-                f"interrupted: state saved at step {step}; go on with\n"
-                f"  ragen2 train --resume --out {self.run.path}"
-            )
-            raise KeyboardInterrupt
-        after = self._ends(step)
-        matched = self._matched(after)
-        self._save_adapter()
+        try:
+            with self.interrupts:
+                before = self._ends(0) if checkpoint is None else self._before()
+                with self.interrupts.finishing_the_step():
+                    self._optimize(checkpoint)
+                if self.interrupts.asked:
+                    raise KeyboardInterrupt
+                after = self._ends(self.trainer.state.global_step)
+                matched = self._matched(after)
+                self._save_adapter()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(self._how_to_go_on()) from None
         return self._summary(before, after, matched, time.perf_counter() - start)
+
+    def _how_to_go_on(self) -> str:
+        found, _ = checkpoints.newest(self.run.checkpoints)
+        saved = "before the first checkpoint; start again"
+        if found is not None:
+            saved = f"state saved at step {checkpoints.step_of(found)}; go on"
+        command = f"ragen2 train --resume --out {shlex.quote(str(self.run.path))}"
+        return f"interrupted: {saved} with\n  {command}"
 
     def _optimize(self, checkpoint: Path | None) -> None:
         if checkpoint is None:
