@@ -88,6 +88,8 @@ def test_stochasticity_works_on_a_users_environment(tmp_path):
         ("import sys; sys.exit(0)", r"step\(\) raised SystemExit: 0 \(mine.py line 9\)"),
         ("return StepResult('1')", r"step\(\) returned the reward '1', not a finite number"),
         ("return StepResult(float('nan'))", r"returned the reward nan"),
+        ("return StepResult(1e308)", r"returned the reward 1e\+308"),
+        ("return StepResult(10**400)", r"returned the reward 1000"),
         ("return StepResult(True)", r"returned the reward True"),
         ("return 1.0", r"step\(\) returned a value of type float, not a StepResult"),
         ("pass", r"step\(\) returned nothing, not a StepResult"),

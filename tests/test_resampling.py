@@ -107,6 +107,7 @@ def small(**flags):
             "env.dead_share": 0.5,
             "filter.strategy": "resample",
             "steps": 2,
+            "optimizer.schedule": "constant",  # a linear one depends on the number of steps
             **flags,
         }
     )

@@ -1,6 +1,5 @@
 """Environments from a user's own file: loading the class and checking what it returns."""
 
-import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -14,6 +13,7 @@ from ragen2_cli.envs.splits import stable_hash
 from ragen2_cli.envs.wrapper import EnvWrapper
 from ragen2_cli.errors import UserError, did_you_mean
 
+_LARGEST = 1e30  # of a reward: far beyond sense, and sums and squares of it stay finite
 T = TypeVar("T")
 
 
@@ -174,6 +174,8 @@ class UserEnv(EnvWrapper):
     def _text(self, method: str, value: object) -> str:
         if not isinstance(value, str):
             raise self._fault(method, f"returned {_kind(value)}, not a string")
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise self._fault(method, "returned text with half of a surrogate pair")
         return value
 
     def _check_attributes(self) -> None:
@@ -196,10 +198,15 @@ class UserEnv(EnvWrapper):
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a value is a finite int or float (a bool is neither)."""
+    """Return whether a value is an int or float whose sums stay finite (a bool is neither)."""
     import numbers
 
-    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    try:
+        return abs(float(value)) <= _LARGEST  # false for NaN too
+    except OverflowError:  # a whole number that no float can hold
+        return False
 
 
 def _kind(value: object) -> str:

@@ -103,7 +103,12 @@ def _step_of(run: RunDirectory, checkpoint: int | None) -> int:
     if checkpoint is not None:
         return checkpoint
     summary = run.read_summary()
-    return 0 if summary is None else int(summary["steps"])
+    if summary is None:
+        return 0
+    steps = summary.get("steps")
+    if not isinstance(steps, int):
+        raise UserError(f"{run.path}: summary.json has no number of steps")
+    return steps
 
 
 def _changed(config: Config, flags: dict[str, Any], sets: Iterable[str]) -> Config:

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from ragen2_cli.config.load import build_config
 from ragen2_cli.errors import UserError
 from ragen2_cli.runs import RunDirectory
 
@@ -24,15 +25,15 @@ def export_run(run: RunDirectory, out: Path, *, force: bool) -> dict[str, Any]:
     from ragen2_cli.training.embedded.files import check_folder, size_of
     from ragen2_cli.training.models import load_policy
 
-    config = run.read_config()["config"]
-    if config["model"]["full"]:
+    config = build_config(run.read_config()["config"])
+    if config.model.full:
         raise UserError(
             f"{run.path}: trained with --full, so {run.adapter} already holds whole weights"
         )
     if not run.adapter.is_dir():
         raise UserError(f"{run.path}: no adapter yet; finish it with ragen2 train --resume")
-    name = config["model"]["name"]
-    policy = load_policy(name, device="cpu", dtype=config["model"]["dtype"], adapter=run.adapter)
+    name = config.model.name
+    policy = load_policy(name, device="cpu", dtype=config.model.dtype, adapter=run.adapter)
     check_folder(out, force=force)
     merged = policy.model.merge_and_unload()
     merged.save_pretrained(out)
@@ -41,5 +42,5 @@ def export_run(run: RunDirectory, out: Path, *, force: bool) -> dict[str, Any]:
         "folder": str(out),
         "bytes": size_of(out),
         "base": name,
-        "env": config["env"]["name"],
+        "env": config.env.name,
     }

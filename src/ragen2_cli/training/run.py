@@ -231,7 +231,9 @@ class _Run:
         if not self.boards:
             return found
         # Measured already when a stop rule ended the run here, or a resumed run was killed here.
-        measured = {row.decoding: row for row in self.run.read_evaluations() if row.step == step}
+        measured: dict[str, Evaluation] = {
+            row.decoding: row for row in self.run.read_evaluations() if row.step == step
+        }
         wanted = {"sampled": self.config.evaluation.temperature}
         if self.config.evaluation.greedy:
             wanted["greedy"] = 0.0
