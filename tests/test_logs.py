@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from planted import sample, trl_rows
-from ragen2_cli.core.batches import batch_metrics, episode_row
+from ragen2_cli.core.batches import PATTERN_ROWS, batch_metrics, episode_row
 from ragen2_cli.envs.parsing import parse
 from ragen2_cli.errors import UserError
 from ragen2_cli.logs import Choice, read_log, texts_of_step
@@ -49,7 +49,10 @@ def test_logs_that_trl_itself_wrote(name):
 def test_a_trl_table_gives_what_our_own_episodes_give(tmp_path):
     episodes = sample(True)
     data = read_log(write(tmp_path / "completions_00001.parquet", trl_rows(episodes)), Choice())
-    ours = batch_metrics([episode_row(episode) for episode in episodes])
+    counted = [number < PATTERN_ROWS for number in range(len(episodes))]
+    ours = batch_metrics(
+        [episode_row(one, patterns=count) for one, count in zip(episodes, counted, strict=True)]
+    )
     theirs = batch_metrics(data.steps[1])
     for name in ours:
         if name not in ("response_length", "truncated"):  # tokens against words; unknown to TRL

@@ -109,7 +109,7 @@ def test_a_folder_takes_more_cells_but_no_other_settings(tmp_path: Path) -> None
     more = SweepDirectory.create(tmp_path / "s", planned("2", filter="none,top-p"))
     assert len(more.cells) == 4
     more.close()
-    with pytest.raises(UserError, match=r"another steps \(200 there, 9 here\)"):
+    with pytest.raises(UserError, match=r"another steps \(100 there, 9 here\)"):
         SweepDirectory.create(tmp_path / "s", planned("1", filter="none", flags={"steps": 9}))
     with pytest.raises(UserError, match="no cells"):
         SweepDirectory.create(tmp_path / "t", expand({}, [], []))

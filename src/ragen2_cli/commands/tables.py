@@ -57,6 +57,6 @@ def train_summary(summary: Mapping[str, Any]) -> str:
         "next:",
         f"  ragen2 show {run} --limit 3",
         f"  ragen2 evaluate {run}",
-        "  ragen2 train --filter none        # the same boards without the filter",
+        f"  ragen2 diagnose {run}",
     ]
     return "\n".join(lines)

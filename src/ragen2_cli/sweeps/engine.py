@@ -110,7 +110,9 @@ class _Engine:
         self._progress.worker(number, "starting")
 
     def _hear(self, message: Message) -> None:
-        worker = self._workers[message.worker]
+        worker = self._workers.get(message.worker)
+        if worker is None:
+            return  # the end of a worker that was let go
         if message.answer is None:
             self._bury(worker)
         elif worker.cell is None:
