@@ -58,6 +58,9 @@ class ModelConfig(Section):
 class RolloutConfig(Section):
     """How episodes are collected."""
 
+    backend: Literal["transformers", "vllm"] = Field(
+        "transformers", description="who samples; vllm through TRL, its own settings in [trl]"
+    )
     prompts: int = Field(8, ge=1, le=2**20, description="prompt groups P in a batch")
     group_size: int = Field(8, ge=1, le=2**20, description="rollouts G of each prompt")
     temperature: float = Field(1.0, gt=0, description="sampling temperature of training rollouts")

@@ -7,6 +7,7 @@ from trl import GRPOConfig
 
 from ragen2_cli.config import Config
 from ragen2_cli.errors import UserError, did_you_mean
+from ragen2_cli.rollout.template import STOP_TEXT
 
 # Set by the mapping below or by the run itself; [trl] must not contradict them.
 _OWNED = {
@@ -19,6 +20,7 @@ _OWNED = {
     "generation_batch_size",
     "shuffle_dataset",
     "seed",
+    "use_vllm",
     "save_strategy",
     "save_steps",
     "save_total_limit",
@@ -84,6 +86,9 @@ def grpo_config(config: Config, folder: Path, *, max_completion_length: int) -> 
         "bf16": False,
         "fp16": False,
     }
+    if rollout.backend == "vllm":
+        stops = {"stop": [STOP_TEXT], "include_stop_str_in_output": True}
+        values |= {"use_vllm": True, "vllm_mode": "colocate", "generation_kwargs": stops}
     if algorithm.entropy_target is not None:
         values |= {"use_adaptive_entropy": True, "entropy_target": algorithm.entropy_target}
     owned = sorted(set(config.trl) & _OWNED)

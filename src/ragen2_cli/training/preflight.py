@@ -24,6 +24,8 @@ def check(config: Config, out: Path | None = None, *, force: bool = False) -> No
     """
     limits_of(config, build_env(config))
     locate(config.model.name)
+    if config.rollout.backend == "vllm" and find_spec("vllm") is None:
+        raise UserError("rollout.backend: vllm is not installed; pip install 'ragen2[vllm]'")
     for tracker in config.report_to:
         if find_spec(tracker) is None:
             raise UserError(f"--report-to {tracker}: not installed; pip install {tracker}")

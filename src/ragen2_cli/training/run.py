@@ -15,6 +15,7 @@ from ragen2_cli.config.load import build_config
 from ragen2_cli.core.regimes import CollapseWatch
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Evaluation
+from ragen2_cli.rollout.policies import VllmPolicy
 from ragen2_cli.runs import RunDirectory, step_name
 from ragen2_cli.training import checkpoints
 from ragen2_cli.training.diagnostics import measure as measure_reasoning
@@ -137,6 +138,10 @@ class _Run:
         self.watch = CollapseWatch()
         self.trainer = self._trainer(model, loaded)
         self.source.observe = self._diagnose
+        if config.rollout.backend == "vllm":
+            if self.trainer.accelerator.num_processes > 1:
+                raise UserError("rollout.backend: vllm works in one process only")
+            self.player.policy = VllmPolicy(self.trainer.vllm_generation)
 
     def _trainable(self, loaded: LoadedPolicy) -> Any:
         config = self.config.model
@@ -186,6 +191,8 @@ class _Run:
         return trainer
 
     def _evaluate(self, step: int, temperature: float | None = None) -> Evaluation:
+        if self.config.rollout.backend == "vllm":
+            self.trainer.vllm_generation.sync_weights()
         chosen = self.config.evaluation.temperature if temperature is None else temperature
         return measure(self.player, self.boards, step=step, temperature=chosen)
 
@@ -290,7 +297,12 @@ class _Run:
         """Measure the start policy at the temperature of the final policy's entropy."""
         sampled = after.get("sampled")
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        fresh_adapter = not self.config.model.full and self.config.model.adapter is None
+        # vLLM holds adapter and model merged: the start policy is not there any more.
+        fresh_adapter = (
+            not self.config.model.full
+            and self.config.model.adapter is None
+            and self.config.rollout.backend == "transformers"
+        )
         if not (self.config.evaluation.matched_entropy and sampled and fresh_adapter):
             return None
         with model.disable_adapter():

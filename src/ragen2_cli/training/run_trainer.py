@@ -102,7 +102,9 @@ class PromptSource:
         self.batch = GenerationBatch(
             step, dealt.batch, seconds, discarded=dealt.discarded, rounds=dealt.rounds
         )
-        return trl_fields(dealt.batch)
+        # vLLM's own probabilities differ a little from the model's; TRL corrects for it.
+        drawn = self.player.config.rollout.backend == "vllm"
+        return trl_fields(dealt.batch, sampling_logprobs=drawn)
 
     def _resample(self, groups: int, step: int) -> Dealt:
         """Draw from the same cursor until the batch is live; its first draw is a plain batch."""

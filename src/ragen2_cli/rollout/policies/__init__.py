@@ -5,5 +5,6 @@ To add one, write a class with ``converse`` in a file of its own and name it her
 
 from ragen2_cli.rollout.policies.scripted import ScriptedPolicy
 from ragen2_cli.rollout.policies.transformers_policy import TransformersPolicy
+from ragen2_cli.rollout.policies.vllm_policy import VllmPolicy
 
-__all__ = ["ScriptedPolicy", "TransformersPolicy"]
+__all__ = ["ScriptedPolicy", "TransformersPolicy", "VllmPolicy"]
