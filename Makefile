@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 THREADS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: setup train test test-all lint format bench figures clean
+.PHONY: setup train demo test test-all lint format bench figures clean
 
 setup: $(STAMP)
 
@@ -17,6 +17,13 @@ $(STAMP): pyproject.toml constraints.txt
 
 train: $(STAMP)
 	$(BIN)/ragen2 train
+
+# Two runs side by side, without the filter and with it, then the picture.
+demo: $(STAMP)
+	rm -rf sweeps/demo
+	$(THREADS) $(BIN)/ragen2 sweep --config experiments/demo.toml --out sweeps/demo --workers 2 --quiet & \
+	$(BIN)/ragen2 diagnose --watch sweeps/demo; wait
+	$(BIN)/ragen2 plot curves sweeps/demo
 
 test: $(STAMP)
 	$(THREADS) HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
@@ -49,15 +56,16 @@ PLOT := $(BIN)/ragen2 plot
 figures: $(STAMP)
 	for name in $(SWEEPS); do $(THREADS) $(BIN)/ragen2 sweep --config experiments/$$name-laptop.toml \
 	    --out sweeps/$$name --workers 2 || exit 1; done
-	for run in sweeps/gradients/runs/*; do $(BIN)/ragen2 analyze gradients $$run --groups 64; \
-	    $(BIN)/ragen2 analyze probe $$run; done
+	for run in sweeps/gradients/runs/*; do $(BIN)/ragen2 analyze gradients $$run --groups 64 && \
+	    $(BIN)/ragen2 analyze probe $$run || exit 1; done
 	$(PLOT) dead-share sweeps/dead-share -o figures/dead-share.png
 	$(PLOT) stochasticity sweeps/stochasticity -o figures/stochasticity.png
 	for kind in curves lengths dynamics scatter spearman; do \
-	    $(PLOT) $$kind sweeps/curves -o figures/$$kind.png; done
+	    $(PLOT) $$kind sweeps/curves -o figures/$$kind.png || exit 1; done
 	$(PLOT) sensitivity sweeps/sensitivity-top-p sweeps/sensitivity-kl sweeps/sensitivity-entropy \
 	    -o figures/sensitivity.png
-	for kind in gradients filter heatmap; do $(PLOT) $$kind sweeps/gradients -o figures/$$kind.png; done
+	for kind in gradients filter heatmap; do $(PLOT) $$kind sweeps/gradients -o figures/$$kind.png \
+	    || exit 1; done
 	$(PLOT) regimes sweeps/curves -o figures/regimes.png
 
 clean:

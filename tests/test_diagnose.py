@@ -17,13 +17,22 @@ from planted import Planted, sample, tokenizer, trl_rows
 from ragen2_cli.commands import diagnosis
 from ragen2_cli.commands.diagnose import diagnose
 from ragen2_cli.commands.diagnosis import Scoring, diagnose_path
-from ragen2_cli.commands.watch import View, _screen, look, sparkline, summary, watch_run
+from ragen2_cli.commands.watch import (
+    View,
+    _screen,
+    look,
+    look_at,
+    sparkline,
+    summary,
+    watch_run,
+)
 from ragen2_cli.core.regimes import CollapseWatch, Thresholds
 from ragen2_cli.errors import UserError
 from ragen2_cli.logs import Choice, read_log, texts_of_step
 from ragen2_cli.plots.regimes import draw
-from ragen2_cli.records import Evaluation, Step
+from ragen2_cli.records import Cell, Evaluation, Step
 from ragen2_cli.runs import RunDirectory
+from ragen2_cli.sweeps.folder import SweepDirectory
 from ragen2_cli.training.diagnostics import measure
 from ragen2_cli.training.log_scoring import measure_texts
 from tiny_trl import saved_model, tiny_model, tiny_tokenizer
@@ -321,6 +330,33 @@ def test_the_screen_shows_everything_literally(tmp_path):
     assert "waiting: [red]half a file" in text
     assert "warning: [bold]a warning" in text
     assert "training success" in text
+
+
+def test_a_sweep_is_watched_side_by_side(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("ragen2_cli.commands.watch.REFRESH_SECONDS", 0.0)
+    cells = [
+        Cell(f"filter-{name}", {"filter": name}, 0, {}, "planned") for name in ("none", "top-p")
+    ]
+    sweep = SweepDirectory.create(tmp_path / "sweep", cells)
+    seen, ended = look_at(sweep.path)
+    assert [view.problem for view in seen.values()] == ["planned", "planned"]
+    assert not ended
+    for cell, success in zip(cells, (0.25, 0.75), strict=True):
+        run = RunDirectory.create(sweep.run_path(cell), {})
+        run.append_step(a_step(1, success=success))
+        run.write_summary({})
+        sweep.record(cell, status="done")
+    watch_run(sweep.path)  # returns because every cell has ended
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("filter none, seed 0: step 1: training success 25.0%")
+    assert lines[1].startswith("filter top-p, seed 0: step 1: training success 75.0%")
+
+
+def test_of_a_large_sweep_the_cells_under_way_are_watched(tmp_path):
+    cells = [Cell(f"seed-{seed}", {}, seed, {}, "planned") for seed in range(6)]
+    sweep = SweepDirectory.create(tmp_path / "sweep", cells)
+    sweep.record(cells[2], status="running")
+    assert list(look_at(sweep.path)[0]) == ["seed 2"]
 
 
 def test_sparkline():

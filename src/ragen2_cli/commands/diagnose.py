@@ -45,7 +45,9 @@ def diagnose(
     ] = 0.5,
     seed: Annotated[int, typer.Option(min=0, help="Decides samples and shuffles.")] = 0,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:N or mps.")] = "auto",
-    watch: Annotated[bool, typer.Option("--watch", help="Live view of a run in progress.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Live view of a run or sweep in progress.")
+    ] = False,
     plot: Annotated[Path | None, typer.Option(help="Draw the regime plane into this PNG.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the metrics by step into a CSV.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,

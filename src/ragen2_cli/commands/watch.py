@@ -1,4 +1,4 @@
-"""``ragen2 diagnose --watch RUN``: a live view of a run that another process is writing."""
+"""``ragen2 diagnose --watch RUN|SWEEP``: a live view of what other processes are writing."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from ragen2_cli.records import Step
 
 REFRESH_SECONDS = 1.0
+SIDE_BY_SIDE = 4
 WIDTH = 40
+PANEL_WIDTH = 70
+_LABELS = 42
 _BARS = " ▁▂▃▄▅▆▇█"
 
 
@@ -23,14 +26,14 @@ class View:
     Attributes:
         steps: Rows of metrics.jsonl.
         diagnostics: Rows of diagnostics.jsonl.
-        evaluation: The newest sampled held-out success, or None.
+        evaluations: The sampled held-out measurements.
         finished: Whether the run has ended.
         problem: Why the folder cannot be read just now; a run that restarts recovers.
     """
 
     steps: "list[Step]" = field(default_factory=list)
     diagnostics: list[dict[str, Any]] = field(default_factory=list)
-    evaluation: Any = None
+    evaluations: list[Any] = field(default_factory=list)
     finished: bool = False
     problem: str | None = None
 
@@ -46,7 +49,7 @@ def look(path: Path) -> View:
         return View(
             steps=_last_of_each(run.read_steps(), lambda row: row.step),
             diagnostics=_last_of_each(run.read_diagnostics(), lambda row: row["step"]),
-            evaluation=sampled[-1] if sampled else None,
+            evaluations=sampled,
             finished=run.finished,
         )
     except UserError as error:
@@ -58,27 +61,24 @@ def _last_of_each(rows: list[Any], key: Callable[[Any], int]) -> list[Any]:
     return [row for _, row in sorted({key(row): row for row in rows}.items())]
 
 
-def summary(view: View) -> list[tuple[str, str, str]]:
-    """Return (name, newest value, history) lines of a view."""
+def summary(view: View, width: int = WIDTH) -> list[tuple[str, str, str]]:
+    """Return (name, newest value, history) lines of a view, histories ``width`` steps long."""
     lines: list[tuple[str, str, str]] = []
     steps = view.steps
 
     def add(name: str, values: list[float | None], style: str) -> None:
         known = [value for value in values if value is not None]
         if known:
-            lines.append((name, format(known[-1], style), sparkline(known)))
+            lines.append((name, format(known[-1], style), sparkline(known, width)))
 
     add("training success", [row.success for row in steps], ".1%")
-    if view.evaluation is not None:
-        best = view.evaluation
-        lines.append(
-            (
-                "held-out success",
-                f"{best.success:.1%}",
-                f"step {best.step}, n {best.episodes}, [{best.ci_low:.1%}, {best.ci_high:.1%}]",
-            )
-        )
+    if view.evaluations:
+        newest = view.evaluations[-1]
+        bars = sparkline([row.success for row in view.evaluations], max(1, width - 24))
+        history = f"{bars} [{newest.ci_low:.1%}, {newest.ci_high:.1%}] n {newest.episodes}"
+        lines.append(("held-out success", f"{newest.success:.1%}", history))
     measured = view.diagnostics
+    add("mutual information", [row.get("mi_estimate") for row in measured], ".3g")
     add("MI-ZScore", [row.get("mi_zscore") for row in measured], ".3g")
     add("conditional entropy", [row.get("conditional_entropy") for row in measured], ".3g")
     add("token entropy", [row.entropy for row in steps], ".3g")
@@ -110,11 +110,14 @@ def verdict_lines(view: View) -> list[str]:
 
 
 def watch_run(path: Path, *, looks: int | None = None) -> None:
-    """Show the run until it ends (or is interrupted): live on a terminal, else a line per step.
+    """Show a run, or the runs of a sweep side by side, until they end or the user interrupts.
+
+    Live on a terminal, else a line per step and run.
 
     Args:
-        path: The run's folder; it may appear later.
-        looks: Stop after so many looks; None: until the run ends.
+        path: The folder of a run or of a sweep; it may appear later. Of a sweep with more than
+            ``SIDE_BY_SIDE`` cells, those under way are shown.
+        looks: Stop after so many looks; None: until everything has ended.
     """
     from rich.console import Console
 
@@ -125,34 +128,71 @@ def watch_run(path: Path, *, looks: int | None = None) -> None:
         _plain(path, looks)
 
 
-def _views(path: Path, looks: int | None) -> Iterator[View]:
-    """Yield looks until the run ends; the last good view stands in while it cannot be read."""
-    last = View()
+def look_at(path: Path) -> tuple[dict[str, View], bool]:
+    """Return a view per run of ``path`` by its title, and whether nothing more will come."""
+    from ragen2_cli.errors import UserError
+    from ragen2_cli.sweeps.folder import SweepDirectory, is_sweep
+    from ragen2_cli.sweeps.progress import describe
+
+    if not is_sweep(path):
+        view = look(path)
+        return {str(path): view}, view.finished
+    try:
+        sweep = SweepDirectory.open(path)
+    except UserError as error:
+        return {str(path): View(problem=str(error))}, False
+    cells = list(sweep.cells.values())
+    ended = all(cell.status in ("done", "failed") for cell in cells)
+    if len(cells) > SIDE_BY_SIDE:
+        running = [cell for cell in cells if cell.status == "running"]
+        cells = (running or cells)[-SIDE_BY_SIDE:]
+    views = {}
+    for cell in cells:
+        view = look(sweep.run_path(cell))
+        waits = view.problem and cell.status in ("planned", "running", "interrupted")
+        views[describe(cell)] = View(problem=cell.status) if waits else view
+    return views, ended
+
+
+def _views(path: Path, looks: int | None) -> Iterator[dict[str, View]]:
+    """Yield looks until the end; a run's last good view stands in while it cannot be read."""
+    last: dict[str, View] = {}
     count = 0
     while True:
-        view = look(path)
-        if view.problem:
-            view = View(last.steps, last.diagnostics, last.evaluation, problem=view.problem)
-        last = view
-        yield view
+        seen, ended = look_at(path)
+        for title, view in seen.items():
+            if view.problem and title in last:
+                good = last[title]
+                seen[title] = View(
+                    good.steps, good.diagnostics, good.evaluations, problem=view.problem
+                )
+        last = seen
+        yield seen
         count += 1
-        if view.finished or (looks is not None and count >= looks):
+        if ended or (looks is not None and count >= looks):
             return
         time.sleep(REFRESH_SECONDS)
 
 
 def _live(path: Path, console: "Console", looks: int | None) -> None:
     from rich.live import Live
+    from rich.table import Table
 
     with Live(console=console, refresh_per_second=4) as live:
         try:
-            for view in _views(path, looks):
-                live.update(_screen(path, view))
+            for views in _views(path, looks):
+                columns = max(1, min(len(views), console.width // PANEL_WIDTH))
+                width = min(WIDTH, max(8, console.width // columns - _LABELS))
+                screens = [_screen(title, view, width) for title, view in views.items()]
+                page = Table.grid(padding=(0, 3, 1, 0))
+                for start in range(0, len(screens), columns):
+                    page.add_row(*screens[start : start + columns])
+                live.update(page)
         except KeyboardInterrupt:
             return
 
 
-def _screen(path: Path, view: View) -> "Group":
+def _screen(title: str, view: View, width: int = WIDTH) -> "Group":
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -162,34 +202,40 @@ def _screen(path: Path, view: View) -> "Group":
     step = f"step {view.steps[-1].step}" if view.steps else "no step yet"
     state = "finished" if view.finished else f"waiting: {view.problem}" if view.problem else step
     table = Table.grid(padding=(0, 2))
-    for name, value, history in summary(view):
+    for name, value, history in summary(view, width):
         table.add_row(Text(name), Text(value, style="bold"), Text(history, style="cyan"))
     verdict, *details = verdict_lines(view)
     color = "red" if "collapse" in verdict else "green" if "diverse" in verdict else "yellow"
-    title = Text(
-        visible(f"{path}  {step}  {state if state != step else ''}").rstrip(), style="bold"
+    head = visible(f"{title}  {step}  {state if state != step else ''}").rstrip()
+    return Group(
+        Text(head, style="bold"), table, Text(verdict, style=f"bold {color}"), *map(Text, details)
     )
-    return Group(title, table, Text(verdict, style=f"bold {color}"), *map(Text, details))
 
 
 def _plain(path: Path, looks: int | None) -> None:
-    """Write a line whenever a new step has appeared, and the verdict at the end."""
+    """Write a line whenever a new step has appeared, and the verdicts at the end."""
     import typer
 
     from ragen2_cli.commands.literal import printable
 
-    shown, view, problem = -1, View(), None
+    shown: dict[str, int] = {}
+    problems: dict[str, str | None] = {}
+    views: dict[str, View] = {}
     try:
-        for view in _views(path, looks):
-            newest = view.steps[-1].step if view.steps else -1
-            if newest != shown and view.steps:
-                values = ", ".join(f"{name} {value}" for name, value, _ in summary(view))
-                typer.echo(printable(f"step {newest}: {values}"))
-                shown = newest
-            if view.problem != problem and view.problem:
-                typer.echo(printable(f"waiting: {view.problem}"), err=True)
-            problem = view.problem
+        for views in _views(path, looks):
+            for title, view in views.items():
+                name = f"{title}: " if len(views) > 1 else ""
+                newest = view.steps[-1].step if view.steps else -1
+                if view.steps and newest != shown.get(title, -1):
+                    values = ", ".join(f"{key} {value}" for key, value, _ in summary(view))
+                    typer.echo(printable(f"{name}step {newest}: {values}"))
+                    shown[title] = newest
+                if view.problem and view.problem != problems.get(title):
+                    typer.echo(printable(f"{name}waiting: {view.problem}"), err=True)
+                problems[title] = view.problem
     except KeyboardInterrupt:
         return
-    for line in verdict_lines(view):
-        typer.echo(printable(line))
+    for title, view in views.items():
+        name = f"{title}: " if len(views) > 1 else ""
+        for line in verdict_lines(view):
+            typer.echo(printable(f"{name}{line}"))
