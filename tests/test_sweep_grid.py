@@ -1,5 +1,6 @@
 """What a sweep varies, and the cells that come of it."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,13 @@ def test_a_folder_takes_more_cells_but_no_other_settings(tmp_path: Path) -> None
     (other / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="not a sweep"):
         SweepDirectory.create(other, planned("1"))
+
+
+def test_a_setting_that_came_later_does_not_make_a_cell_another_one(tmp_path: Path) -> None:
+    (cell,) = planned("1")
+    old = {key: value for key, value in cell.config.items() if key != "diagnostics"}
+    SweepDirectory.create(tmp_path / "s", [dataclasses.replace(cell, config=old)]).close()
+    assert list(SweepDirectory.create(tmp_path / "s", [cell]).cells) == [cell.name]
 
 
 def test_status_survives_and_a_torn_line_does_not_hurt(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from ragen2_cli.config.load import build_config
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Cell
 from ragen2_cli.runs import RunDirectory, claim, jsonl
@@ -63,8 +64,11 @@ class SweepDirectory:
             before = sweep.cells.get(cell.name)
             if before is None:
                 sweep.record(cell)
-            elif before.config != cell.config:
-                key = _first_difference(before.config, cell.config)
+                continue
+            # A setting that came later has its default in the cells of an older version.
+            known = build_config(before.config).model_dump(mode="json")
+            if known != cell.config:
+                key = _first_difference(known, cell.config)
                 raise UserError(
                     f"{path} holds the cell {cell.name} with another {key}; give another folder "
                     "with --out, or the settings it was made with"
