@@ -1,10 +1,12 @@
 """What a trainer refuses before its first step."""
 
+import warnings
+from collections.abc import Collection
 from typing import Any
 
 from torch import nn
 
-from ragen2_cli.errors import UserError
+from ragen2_cli.errors import UserError, did_you_mean
 
 
 def require_trainable(model: nn.Module) -> None:
@@ -49,3 +51,34 @@ def require_reference(model: object, args: Any, peft_config: object) -> None:
             "beta: the KL reference is loaded by the model's name, but this model exists only in"
             " memory; save it and load it from its folder, train an adapter, or set beta to 0"
         )
+
+
+def require_positive(**counts: int | None) -> None:
+    """Refuse a count below 1; None stands for a default.
+
+    Raises:
+        UserError: Naming the argument.
+    """
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise UserError(f"{name}: must be 1 or more, got {count}")
+
+
+def require_known_loss(loss_type: str, known: Collection[str]) -> None:
+    """Refuse a loss whose normalizer is unknown.
+
+    Raises:
+        UserError: With the nearest known name.
+    """
+    if loss_type not in known:
+        hint = did_you_mean(loss_type, known)
+        raise UserError(f"loss_type: '{loss_type}' is not supported{hint}")
+
+
+def warn_all_masked(clipped: float) -> None:
+    """Warn that no token is left to train on; ``clipped`` is the share of rows cut off."""
+    warnings.warn(
+        f"every completion is masked out: {clipped:.0%} hit the length limit; nothing to"
+        " train on. Raise max_completion_length or turn mask_truncated_completions off",
+        stacklevel=4,
+    )

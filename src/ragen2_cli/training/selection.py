@@ -46,6 +46,15 @@ def score_from_rows(values_N: Floats, group_size: int, score: str) -> Floats:
     return np.divide(squares, count - 1, out=np.full(len(values), np.nan), where=count > 1)
 
 
+def nothing_left(batches: int, selection: Selection | None) -> str:
+    """Say why training stops after ``batches`` batches in a row without a row to train on."""
+    why = selection.reason if selection else ""
+    return (
+        f"{batches} batches in a row left nothing to train on:"
+        f" {why or 'no token of a kept completion is trained on'}"
+    )
+
+
 @dataclass(frozen=True, eq=False)
 class Decision:
     """What becomes of the rows of one generation batch.

@@ -3,7 +3,7 @@
 Every override calls the method it overrides. What changes against ``GRPOTrainer``:
 
 - Groups that the filter drops, and rows without a score, are removed before the reference pass and
-  the update. Dead groups have advantages of exactly 0.
+  the update; the others are spread evenly over all processes. Dead groups have advantages of 0.
 - Every remaining row lands in exactly one micro-batch, whatever ``steps_per_generation`` and
   ``gradient_accumulation_steps`` are; micro-batches may differ in size or be empty.
 - Terms that TRL averages within a micro-batch are weighted so that each row (or token) counts the
@@ -12,7 +12,6 @@ Every override calls the method it overrides. What changes against ``GRPOTrainer
 """
 
 import inspect
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,8 +22,14 @@ from torch import Tensor, nn
 
 from ragen2_cli.core.filters import GIVEN_SCORES, GroupFilter, Selection
 from ragen2_cli.core.groups import LossScaling
-from ragen2_cli.errors import UserError, did_you_mean
-from ragen2_cli.training.checks import require_reference, require_trainable
+from ragen2_cli.errors import UserError
+from ragen2_cli.training.checks import (
+    require_known_loss,
+    require_positive,
+    require_reference,
+    require_trainable,
+    warn_all_masked,
+)
 from ragen2_cli.training.compaction import Batch, loss_mask, take_rows, trim_padding
 from ragen2_cli.training.logprobs import (
     Scores,
@@ -34,10 +39,12 @@ from ragen2_cli.training.logprobs import (
     score_in_chunks,
 )
 from ragen2_cli.training.microbatches import LOSS_NORMALIZERS, TOKEN_MEANS, Share, micro_batches
+from ragen2_cli.training.rebalancing import rebalance
 from ragen2_cli.training.selection import (
     Decision,
     Floats,
     Rules,
+    nothing_left,
     score_from_rows,
     weighted_rewards,
 )
@@ -61,12 +68,14 @@ class SnrGRPOTrainer(GRPOTrainer):
         empty_steps: Optimizer steps so far that had nothing to train on.
         empty_batches: Generation batches in a row, up to now, that left nothing to train on.
         stop_reason: Why training was stopped early, empty when it was not.
+        rebalances: Whether kept rows are spread evenly over all processes.
     """
 
     last_selection: Selection | None = None
     empty_steps: int = 0
     empty_batches: int = 0
     stop_reason: str = ""
+    rebalances: bool = True
 
     args: Any  # the parents set these without a type, or with a narrower one
     model: Any
@@ -107,17 +116,12 @@ class SnrGRPOTrainer(GRPOTrainer):
                 outside its range.
         """
         rules = Rules(group_filter or GroupFilter("none"), loss_scaling, soft_weighting)
-        counts = {"max_empty_batches": max_empty_batches, "tokens_per_forward": tokens_per_forward}
-        for name, count in counts.items():
-            if count is not None and count < 1:
-                raise UserError(f"{name}: must be 1 or more, got {count}")
+        require_positive(max_empty_batches=max_empty_batches, tokens_per_forward=tokens_per_forward)
         given = inspect.signature(GRPOTrainer.__init__).bind(self, *args, **kwargs).arguments
         require_reference(given.get("model"), given.get("args"), given.get("peft_config"))
         super().__init__(*args, **kwargs)
         require_trainable(self.model)
-        if self.loss_type not in LOSS_NORMALIZERS:
-            hint = did_you_mean(self.loss_type, LOSS_NORMALIZERS)
-            raise UserError(f"loss_type: '{self.loss_type}' is not supported{hint}")
+        require_known_loss(self.loss_type, LOSS_NORMALIZERS)
         self.rules = rules
         self.spread_rewards = spread_rewards
         self.max_empty_batches = max_empty_batches
@@ -167,6 +171,8 @@ class SnrGRPOTrainer(GRPOTrainer):
         if batch.get("num_images") is not None or "pixel_values" in batch:
             raise UserError("SnrGRPOTrainer: images are not supported yet; use GRPOTrainer")
         kept = trim_padding(self._filter(batch, inputs), self.pad_to_multiple_of or 1)
+        if self.rebalances:
+            kept = rebalance(kept, self.accelerator)
         if self.beta != 0.0:
             kept["ref_per_token_logps"] = self._reference_logps(kept)
         self._generated = kept
@@ -219,12 +225,7 @@ class SnrGRPOTrainer(GRPOTrainer):
         logged.extend(decision.advantages_N.tolist())
         self._logs["extra"]["kept"].extend(decision.kept_N.tolist())
         if before == 0:
-            clipped = self._metrics["train"]["completions/clipped_ratio"][-1]
-            warnings.warn(
-                f"every completion is masked out: {clipped:.0%} hit the length limit; nothing to"
-                " train on. Raise max_completion_length or turn mask_truncated_completions off",
-                stacklevel=2,
-            )
+            warn_all_masked(self._metrics["train"]["completions/clipped_ratio"][-1])
         self.empty_batches = 0 if after else self.empty_batches + 1
 
     def _gather(self, values: Tensor | Floats) -> Floats:
@@ -340,10 +341,6 @@ class SnrGRPOTrainer(GRPOTrainer):
             self._window_sums.clear()
             self._metrics["train"]["empty_steps"] = [float(self.empty_steps)]
             if self.empty_batches >= self.max_empty_batches:
-                why = self.last_selection.reason if self.last_selection else ""
-                self.stop_reason = (
-                    f"{self.empty_batches} batches in a row left nothing to train on:"
-                    f" {why or 'no token of a kept completion is trained on'}"
-                )
+                self.stop_reason = nothing_left(self.empty_batches, self.last_selection)
                 self.control.should_training_stop = True
         return loss
