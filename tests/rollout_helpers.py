@@ -72,6 +72,7 @@ class TalkingSession:
     name: str
     last_turn: int
     silent: bool = False
+    concurrent: bool = False
     done: bool = False
     status: str = ""
     turns: tuple = ()

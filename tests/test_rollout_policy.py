@@ -1,6 +1,7 @@
 """The cache across turns: same numbers as one full forward, same samples in any batch."""
 
 import math
+import threading
 
 import pytest
 import torch
@@ -24,11 +25,16 @@ def ragged_template(source=CHATML):
     return ChatTemplate(byte_tokenizer(source), stop_ids=range(60, 84))
 
 
-def play(model, template=None, *, count=EPISODES, only=None, temperature=1.0, **options):
+def play(
+    model, template=None, *, count=EPISODES, only=None, temperature=1.0, concurrent=(), **options
+):
     """Play groups of two with one to four turns; ``only`` picks some of the episodes."""
     template = template or ragged_template()
     chosen = list(range(count)) if only is None else only
-    sessions = [TalkingSession("x" * (1 + i // 2 % 3), 1 + i % 4) for i in chosen]
+    sessions = [
+        TalkingSession("x" * (1 + i // 2 % 3), 1 + i % 4, concurrent=i in concurrent)
+        for i in chosen
+    ]
     return rollout(
         TransformersPolicy(model, **options),
         template,
@@ -120,6 +126,53 @@ def test_an_episode_alone_is_the_episode_in_a_batch(fused):
         assert ids_of(play(model, template, fused=fused, only=[index])) == [together[index]]
     backwards = ids_of(play(model, template, fused=fused, only=list(reversed(range(EPISODES)))))
     assert backwards == together[::-1]
+
+
+@pytest.mark.parametrize("options", [{}, {"max_rows": 5}, {"patience": math.inf}])
+def test_environments_that_are_waited_for_change_nothing(options):
+    model = tiny_llama(len(ragged_template().tokenizer))
+    expected = ids_of(play(model))
+    assert ids_of(play(model, concurrent=range(EPISODES), **options)) == expected
+    assert ids_of(play(model, concurrent=range(0, EPISODES, 2), **options)) == expected
+
+
+def test_environments_are_waited_for_together():
+    template = ragged_template()
+    both = threading.Barrier(2, timeout=30)
+
+    class Meeting(TalkingSession):
+        def submit(self, completion):
+            both.wait()  # breaks unless the other one is submitted before this one is answered
+            return super().submit(completion)
+
+    rollout(
+        TransformersPolicy(tiny_llama(len(template.tokenizer))),
+        template,
+        [Meeting("x", 3, concurrent=True) for _ in range(2)],
+        ids=[EpisodeId(1, 0, i, 0) for i in range(2)],
+        seeds_N=[7, 7],  # equal samples: both turns end with the same token
+        max_new_tokens=24,
+        context_limit=2000,
+    )
+    assert not both.broken
+
+
+def test_what_breaks_in_a_waited_for_environment_is_raised():
+    class Broken(TalkingSession):
+        def submit(self, completion):
+            raise UserError("environment: no")
+
+    template = ragged_template()
+    with pytest.raises(UserError, match="environment: no"):
+        rollout(
+            TransformersPolicy(tiny_llama(len(template.tokenizer))),
+            template,
+            [Broken("x", 3, concurrent=True)],
+            ids=[EpisodeId(1, 0, 0, 0)],
+            seeds_N=[7],
+            max_new_tokens=24,
+            context_limit=2000,
+        )
 
 
 def test_both_runners_agree_in_double_precision():

@@ -45,6 +45,9 @@ class TextEnv(ABC):
         max_actions: Action budget of an episode.
         actions_per_turn: How many actions of one answer run at most.
         outcomes: The declared (success, failure) outcome, used by ``reward`` stochasticity.
+        concurrent: True when ``step`` mostly waits for something outside this thread (a sandbox, a
+            server): different episodes then step at the same time, each in a thread, while the
+            policy goes on with the others.
     """
 
     name: str = ""
@@ -54,6 +57,7 @@ class TextEnv(ABC):
     max_actions: int = 10
     actions_per_turn: int = 2
     outcomes: tuple[float, float] = (1.0, 0.0)
+    concurrent: bool = False
 
     @abstractmethod
     def reset(self, seed: int, noise_seed: int = 0) -> str:

@@ -156,6 +156,11 @@ class Session:
             self._turns[-1] = replace(last, reward=last.reward + owed)
 
     @property
+    def concurrent(self) -> bool:
+        """Whether ``submit`` may wait long and run in a thread; see :class:`TextEnv`."""
+        return self.env.concurrent
+
+    @property
     def done(self) -> bool:
         """Whether the episode is over."""
         return self._status is not None

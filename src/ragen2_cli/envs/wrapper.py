@@ -23,6 +23,7 @@ class EnvWrapper(TextEnv):
         self.max_actions = self.env.max_actions
         self.actions_per_turn = self.env.actions_per_turn
         self.outcomes = self.env.outcomes
+        self.concurrent = self.env.concurrent
 
     def reset(self, seed: int, noise_seed: int = 0) -> str:
         """Reset the wrapped environment."""

@@ -4,15 +4,19 @@ What was sampled is what is trained on: sampled ids are kept as they are and obs
 put between them with a loss mask of 0; nothing is rendered twice or encoded again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ragen2_cli.envs.session import Session
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
-from ragen2_cli.rollout.policy import Policy, SampledTurn
+from ragen2_cli.rollout.policy import Following, Policy, SampledTurn
 from ragen2_cli.rollout.template import ChatTemplate
+
+# Most environments that are waited for at once; each is a sandbox's or a server's business.
+BUSY_ENVIRONMENTS = 32
 
 
 class EpisodeId(NamedTuple):
@@ -159,10 +163,16 @@ def rollout(
                 "max_new_tokens"
             )
 
-    def reply(number: int, turn: SampledTurn) -> list[int] | None:
+    def reply(number: int, turn: SampledTurn) -> Following | Callable[[], Following]:
         course = courses[number]
         course.add_turn(turn)
-        message = course.session.submit(template.completion_text(turn.ids))
+        text = template.completion_text(turn.ids)
+        if not course.session.concurrent:
+            return observe(course, turn, course.session.submit(text))
+        submitted = helpers.submit(course.session.submit, text)
+        return lambda: observe(course, turn, submitted.result())
+
+    def observe(course: _Course, turn: SampledTurn, message: str | None) -> Following:
         if message is None:
             return None
         following = template.next_turn_ids(message, sampled_ids=turn.ids)
@@ -173,15 +183,16 @@ def rollout(
         course.add_observation(following)
         return following
 
-    if courses:
-        policy.converse(
-            [course.prompt_ids for course in courses],
-            seeds_N,
-            reply,
-            stop=template.stop,
-            max_new_tokens=max_new_tokens,
-            temperature=temperature,
-        )
+    with ThreadPoolExecutor(BUSY_ENVIRONMENTS, thread_name_prefix="environment") as helpers:
+        if courses:
+            policy.converse(
+                [course.prompt_ids for course in courses],
+                seeds_N,
+                reply,
+                stop=template.stop,
+                max_new_tokens=max_new_tokens,
+                temperature=temperature,
+            )
     return [course.finished(where) for course, where in zip(courses, ids, strict=True)]
 
 

@@ -64,7 +64,14 @@ class StopRule:
         return table_V
 
 
-Reply = Callable[[int, SampledTurn], Sequence[int] | None]
+Following = Sequence[int] | None
+"""The ids before an episode's next turn; None when the episode is over."""
+Reply = Callable[[int, SampledTurn], Following | Callable[[], Following]]
+
+
+def settled(answer: Following | Callable[[], Following]) -> Following:
+    """Return what follows a turn, waiting for an environment that is still busy with it."""
+    return answer() if callable(answer) else answer
 
 
 class Policy(Protocol):
@@ -87,7 +94,9 @@ class Policy(Protocol):
             seeds_N: Seed of each episode's own random stream: the same seed and replies give
                 the same samples, whatever else is in the batch.
             reply: Called as ``reply(episode, turn)`` once per finished turn, the turns of one
-                episode in order; returns the ids that come before the next turn, or None.
+                episode in order; returns the ids that come before the next turn, or None. An
+                environment that waits for something else (a sandbox, a server) makes it return
+                a function instead, to be called once, when the ids are needed: see ``settled``.
             stop: When a turn ends.
             max_new_tokens: Most sampled tokens of a turn, at least 1.
             temperature: Softmax temperature; 0 takes the most likely token.

@@ -125,13 +125,17 @@ class Pool:
         return current.run(program)
 
 
+_making = threading.Lock()
+
+
 @lru_cache(maxsize=4)
 def _pool_of(process: int, limits: Limits, unsafe: bool) -> Pool:
-    pool = Pool(limits, workers=min(2, os.cpu_count() or 1), unsafe=unsafe)
+    pool = Pool(limits, workers=min(16, os.cpu_count() or 1), unsafe=unsafe)
     atexit.register(pool.close)
     return pool
 
 
 def shared_pool(limits: Limits, *, unsafe: bool = False) -> Pool:
     """Return this process's pool for these limits, made at first use and closed at exit."""
-    return _pool_of(os.getpid(), limits, unsafe)
+    with _making:  # several environments may ask at once
+        return _pool_of(os.getpid(), limits, unsafe)

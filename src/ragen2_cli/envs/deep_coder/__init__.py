@@ -39,6 +39,7 @@ class DeepCoder(TextEnv):
     )
     actions = None
     actions_per_turn = 1
+    concurrent = True
 
     def __init__(
         self,

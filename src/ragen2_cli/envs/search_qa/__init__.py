@@ -60,6 +60,7 @@ class SearchQA(TextEnv):
         if corpus and retriever:
             raise UserError(f"environment '{self.name}': give a corpus or a retriever, not both")
         self.sources = (data, corpus, index, retriever)
+        self.concurrent = bool(retriever)
         self.top_k = whole(self.name, "top_k", top_k, 1, 50)
         self.max_chars = whole(self.name, "max_chars", max_chars, 200, 100_000)
         self._question: Question | None = None

@@ -3,21 +3,23 @@
 Rows of the cache hold live episodes. A row either decodes or waits, its observation not yet
 encoded. Waiting rows are encoded together, in waves: when the decoding steps that they sat out
 add up to the price of a wave (the rent that buys the skis). So turns of equal length stay in
-step, and a long turn of one episode does not hold up the others. Finished episodes leave and the
+step, and a long turn of one episode does not hold up the others. An environment that is still
+busy with a turn is waited for when the wave comes, not before, so that which rows decode together
+never depends on how long it took. Finished episodes leave and the
 last row takes their place, so the live rows are always the first ones; queued episodes enter with
 the next wave. A prompt that a live row already holds is copied, not computed.
 """
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 
 from ragen2_cli.errors import UserError
 from ragen2_cli.rollout.policies.runner import Chunk, Runner
-from ragen2_cli.rollout.policy import Reply, SampledTurn, StopRule
+from ragen2_cli.rollout.policy import Following, Reply, SampledTurn, StopRule, settled
 from ragen2_cli.rollout.sampling import draw, stream
 
 # A shared beginning shorter than this is not worth a copy.
@@ -55,6 +57,7 @@ class Batch:
         self._rows = rows = min(max_rows, len(self._prompts))
         self._episodes: list[int] = []
         self._waiting: dict[int, list[int]] = {}
+        self._busy: dict[int, Callable[[], Following]] = {}
         self._lengths = np.zeros(rows, dtype=np.int64)
         self._counts = np.zeros(rows, dtype=np.int64)
         self._uniforms = np.zeros((rows, max_new_tokens))
@@ -67,11 +70,16 @@ class Batch:
     def run(self) -> None:
         """Advance all episodes until every one is over."""
         while self._queue or self._episodes:
-            self._sample(*(self._encode() if self._wave_is_due() else self._decode()))
+            if not self._wave_is_due():
+                self._sample(*self._decode())
+                continue
+            self._hear()
+            if self._waiting or self._can_enter():
+                self._sample(*self._encode())
 
     def _wave_is_due(self) -> bool:
         """Add up the share of the batch that sits out the next step; tell when it is enough."""
-        live, waiting = len(self._episodes), len(self._waiting)
+        live, waiting = len(self._episodes), len(self._waiting) + len(self._busy)
         entering = min(self._rows - live, len(self._queue))
         if waiting < live:
             self._idle += (waiting + entering) / (live + entering)
@@ -84,10 +92,11 @@ class Batch:
         """Advance the decoding rows by one token; waiting rows ride along and are overwritten."""
         live = len(self._episodes)
         logits = self._runner.decode(self._lengths[:live], self._last[:live])
-        if not self._waiting:
+        if not (self._waiting or self._busy):
             self._lengths[:live] += 1
             return np.arange(live), logits
-        rows = np.array([row for row in range(live) if row not in self._waiting])
+        still = self._waiting.keys() | self._busy.keys()
+        rows = np.array([row for row in range(live) if row not in still])
         self._lengths[rows] += 1
         return rows, logits[torch.from_numpy(rows).to(logits.device)]
 
@@ -118,10 +127,13 @@ class Batch:
             logits = logits[torch.tensor(source, device=logits.device)]
         return np.array(rows), logits
 
+    def _can_enter(self) -> bool:
+        return bool(self._queue) and len(self._episodes) < self._rows
+
     def _enter(self) -> list[tuple[int, tuple[int, ...]]]:
         """Give free rows to queued episodes; return each row with its prompt."""
         entering = []
-        while self._queue and len(self._episodes) < self._rows:
+        while self._can_enter():
             row = len(self._episodes)
             self._episodes.append(self._queue.popleft())
             self._begin_turn(row)
@@ -171,11 +183,23 @@ class Batch:
                 "broken): lower the learning rate and start from an earlier checkpoint"
             )
         turn = SampledTurn(tuple(ids), logprobs, sampling, entropies, truncated)
-        following = self._reply(self._episodes[row], turn)
+        answer = self._reply(self._episodes[row], turn)
+        if callable(answer):
+            self._busy[row] = answer
+        else:
+            self._go_on(row, answer)
+
+    def _hear(self) -> None:
+        """Wait for the environments that are busy; highest row first, as in ``_sample``."""
+        for row in sorted(self._busy, reverse=True):
+            self._go_on(row, settled(self._busy.pop(row)))
+
+    def _go_on(self, row: int, following: Following) -> None:
+        """Queue the observation of a row whose turn has ended, or drop its episode."""
         if following is None:
             self._leave(row)
         else:
-            self._waiting[row] = [ids[-1], *following]
+            self._waiting[row] = [int(self._ids[row, self._counts[row] - 1]), *following]
             self._begin_turn(row)
 
     def _begin_turn(self, row: int) -> None:
@@ -195,6 +219,8 @@ class Batch:
         self._stats[:, row] = self._stats[:, last]
         if last in self._waiting:
             self._waiting[row] = self._waiting.pop(last)
+        if last in self._busy:
+            self._busy[row] = self._busy.pop(last)
 
 
 def _shared_length(prompts: set[tuple[int, ...]]) -> int:

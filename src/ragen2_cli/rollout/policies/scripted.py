@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from ragen2_cli.rollout.policy import Reply, SampledTurn, StopRule
+from ragen2_cli.rollout.policy import Reply, SampledTurn, StopRule, settled
 from ragen2_cli.rollout.template import ChatTemplate
 
 
@@ -47,5 +47,6 @@ class ScriptedPolicy:
                 kept = tuple(ids[:max_new_tokens])
                 zeros = (0.0,) * len(kept)
                 cut = len(kept) < len(ids)
-                shown = reply(episode, SampledTurn(kept, zeros, zeros, zeros, truncated=cut))
+                sampled = SampledTurn(kept, zeros, zeros, zeros, truncated=cut)
+                shown = settled(reply(episode, sampled))
                 turn += 1

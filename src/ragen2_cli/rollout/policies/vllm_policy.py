@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ragen2_cli.rollout.policy import Reply, SampledTurn, StopRule
+from ragen2_cli.rollout.policy import Reply, SampledTurn, StopRule, settled
 
 
 class VllmPolicy:
@@ -41,9 +41,14 @@ class VllmPolicy:
                 _, sampled, logprobs, _ = generation.generate(
                     prompts=list(contexts.values()), images=None, num_generations=1
                 )
-                for number, ids, scores in zip(list(contexts), sampled, logprobs, strict=True):
-                    turn = _turn(ids, scores, stop)
-                    following = reply(number, turn)
+                turns = [_turn(ids, row, stop) for ids, row in zip(sampled, logprobs, strict=True)]
+                # All turns are submitted before the first answer is waited for.
+                asked = [
+                    (number, turn, reply(number, turn))
+                    for number, turn in zip(contexts, turns, strict=True)
+                ]
+                for number, turn, answer in asked:
+                    following = settled(answer)
                     if following is None:
                         del contexts[number]
                     else:
