@@ -42,7 +42,7 @@ def test_an_idle_row_has_the_entries_of_the_others():
 
 def test_no_row_at_all():
     parts = micro_batches(rows(), slots=3, accumulation=3)
-    assert [part["share"] for part in parts] == [Share(0.0, 0.0, 0)] * 3
+    assert [part["share"] for part in parts] == [Share(0.0, 0.0, 0.0, 0)] * 3
     assert [len(part["completion_ids"]) for part in parts] == [1] * 3
 
 
@@ -53,7 +53,7 @@ def test_other_processes_enter_the_shares_and_the_number_of_rows():
         rows(2),
         slots=1,
         accumulation=1,
-        gather=lambda counts: torch.cat([counts, torch.tensor([[[2, 10]]])]),
+        gather=lambda counts: torch.cat([counts, torch.tensor([[[2, 10, 2]]])]),
     )
     assert part["completion_mask"].tolist() == [[1, 1], [0, 0]]
     assert part["share"].rows == pytest.approx(2 / 1.5)
@@ -64,7 +64,7 @@ def test_other_processes_enter_the_shares_and_the_number_of_rows():
 @pytest.mark.parametrize("loss_type", LOSS_NORMALIZERS)
 def test_loss_and_entropy_weights_multiply_to_the_token_share(loss_type):
     # TRL's entropy bonus is a mean over a part's own tokens whatever the loss type.
-    share = Share(rows=0.5, tokens=0.75, all_tokens=3)
+    share = Share(rows=0.5, tokens=0.75, filled=0.5, all_tokens=3)
     both = share.loss_weight(loss_type) * share.entropy_weight(loss_type)
     assert both == pytest.approx(0.75)
-    assert Share(0.0, 0.0, 0).entropy_weight(loss_type) in (0.0, 1.0)
+    assert Share(0.0, 0.0, 0.0, 0).entropy_weight(loss_type) in (0.0, 1.0)

@@ -39,7 +39,11 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path, rewards, loss_type)
     alone, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("1-0", "2-0", "2-1"))
     assert torch.equal(first["weights"], second["weights"])
     torch.testing.assert_close(first["weights"], alone["weights"], rtol=0, atol=1e-6)
+    assert torch.equal(first["head"], second["head"])
+    torch.testing.assert_close(first["head"], alone["head"], rtol=0, atol=1e-6)
     for other in (first, second):
+        assert other["accuracy"] == alone["accuracy"]
+        assert other["separation"] == pytest.approx(alone["separation"], abs=1e-5, nan_ok=True)
         for key in ("kept", "tokens", "empty_steps"):
             assert other[key] == alone[key]
     assert alone["empty_steps"] == (rewards == NONE)

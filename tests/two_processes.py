@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from ragen2_cli import GroupFilter, SnrGRPOTrainer
+from ragen2_cli import GroupFilter, SealLoss, SnrGRPOTrainer
 from tiny_trl import Script, config, trainer
 
 
@@ -30,6 +30,7 @@ def main(rewards: list[list[float]], loss_type: str, folder: Path) -> None:
         args=args,
         groups=2,
         group_filter=GroupFilter("top-p", 1.0),
+        seal=SealLoss(0.5, dropout=0.0),
     )
     built.train()
     torch.save(
@@ -37,6 +38,9 @@ def main(rewards: list[list[float]], loss_type: str, folder: Path) -> None:
             "weights": torch.cat(
                 [weight.detach().flatten() for weight in built.model.parameters()]
             ),
+            "head": torch.cat([weight.flatten() for weight in built.seal.head.parameters()]),
+            "separation": built.state.log_history[0].get("separation/contrast"),
+            "accuracy": built.state.log_history[0].get("seal/accuracy"),
             "kept": built.last_selection.kept.tolist(),
             "tokens": built.state.log_history[0]["kept_tokens_ratio"],
             "empty_steps": built.empty_steps,

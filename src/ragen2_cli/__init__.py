@@ -11,10 +11,11 @@ __version__ = "0.1.0"
 _EXPORTS = {
     "CollapseMonitor": "ragen2_cli.training.collapse_monitor",
     "GroupFilter": "ragen2_cli.core.filters",
+    "SealLoss": "ragen2_cli.training.seal_loss",
     "SnrGRPOTrainer": "ragen2_cli.training.snr_trainer",
 }
 
-__all__ = ["CollapseMonitor", "GroupFilter", "SnrGRPOTrainer", "__version__"]
+__all__ = ["CollapseMonitor", "GroupFilter", "SealLoss", "SnrGRPOTrainer", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

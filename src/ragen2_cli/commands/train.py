@@ -27,6 +27,9 @@ FLAGS = {
     "algorithm": "algorithm.name",
     "kl": "algorithm.kl",
     "entropy": "algorithm.entropy",
+    "entropy_target": "algorithm.entropy_target",
+    "seal": "seal.coefficient",
+    "seal_layers": "seal.layers",
     "lr": "optimizer.lr",
     "filter": "filter.strategy",
     "filter_value": "filter.value",
@@ -63,6 +66,13 @@ def train(
     ] = None,
     kl: Annotated[float | None, typer.Option(help="KL coefficient.")] = None,
     entropy: Annotated[float | None, typer.Option(help="Entropy bonus coefficient.")] = None,
+    entropy_target: Annotated[
+        float | None, typer.Option(help="Adapt the entropy coefficient to this many nats.")
+    ] = None,
+    seal: Annotated[
+        float | None, typer.Option(help="SEAL coefficient: part good from bad episodes' states.")
+    ] = None,
+    seal_layers: Annotated[int | None, typer.Option(help="Linear layers of SEAL's head.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     full: Annotated[
         bool | None, typer.Option("--full/--lora", help="Train every weight, or a LoRA adapter.")

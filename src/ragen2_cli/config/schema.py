@@ -145,6 +145,17 @@ class AlgorithmConfig(Section):
     iterations: int = Field(1, ge=1, description="updates on each batch of rollouts")
 
 
+class SealConfig(Section):
+    """SEAL: a head learns from the policy's hidden states which episodes went well."""
+
+    coefficient: float = Field(0.0, ge=0, description="factor on its loss; 0 builds no head")
+    layers: int = Field(3, ge=1, description="linear layers of the head")
+    dropout: float = Field(0.1, ge=0, lt=1, description="in the head, with a stream of its own")
+    separation: bool = Field(
+        False, description="log how alike good and bad episodes' states are, also without SEAL"
+    )
+
+
 class OptimizerConfig(Section):
     """How the loss becomes a step."""
 
@@ -219,6 +230,7 @@ class Config(Section):
     rollout: RolloutConfig = RolloutConfig()
     filter: FilterConfig = FilterConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
+    seal: SealConfig = SealConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()

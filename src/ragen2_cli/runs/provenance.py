@@ -37,6 +37,9 @@ STATISTICS: dict[str, str] = {
     "response_length": "sampled tokens per episode, mean",
     "evaluation.success": "successes / held-out episodes, with its 95 % Wilson interval",
     "evaluation.entropy": "mean negative log-probability of sampled tokens at T = 1, in nats",
+    "seal/loss": "SEAL's mean cross-entropy, before its coefficient, in nats",
+    "seal/accuracy": "share of trained tokens whose logit has the sign of their row's advantage",
+    "separation/contrast": "2 x across - (within_correct + within_incorrect), cosines of row means",
     "advantage": "group-relative advantage, as used in the loss",
 }
 

@@ -26,6 +26,7 @@ AXES = {
     "top-p": top_p_axis,
     "kl": lambda text: values_axis("kl", "algorithm.kl", text),
     "entropy": lambda text: values_axis("entropy", "algorithm.entropy", text),
+    "seal": lambda text: values_axis("seal", "seal.coefficient", text),
     "group-size": lambda text: values_axis("group-size", "rollout.group_size", text),
     "env": lambda text: values_axis("env", "env.name", text, str),
     "model": lambda text: values_axis("model", "model.name", text, str),

@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ragen2_cli.training.states import TokenStates, spread
+
 Scores = tuple[Tensor, Tensor | None, Tensor | None]
 """Log-probabilities, entropies (or None) and a scalar loss of the router (or None)."""
 
@@ -49,6 +51,7 @@ def score_in_chunks(
     attention_mask: Tensor,
     keep: int,
     max_tokens: int,
+    states: TokenStates | None = None,
 ) -> Scores:
     """Score completions chunk by chunk; return the scores in the batch's order and shape.
 
@@ -59,6 +62,7 @@ def score_in_chunks(
         attention_mask: (N, S), without holes.
         keep: Width C of the completion part, the last columns.
         max_tokens: Bound on the padded tokens of a chunk.
+        states: Told before each chunk whose hidden states ``score`` is about to catch.
 
     Returns:
         Log-probabilities (N, C), 0 where there is no token; entropies, the same, or None; and the
@@ -77,8 +81,10 @@ def score_in_chunks(
         ids = input_ids[rows[:, None], (starts[rows, None] + columns).clamp(max=used.shape[1] - 1)]
         mask = columns < lengths[rows, None]
         wanted = (mask & (columns >= prompts[rows, None]))[:, 1:]
+        if states is not None:
+            states.expect(rows, completions[rows])
         logps, entropies, scalar = score(ids, mask.to(attention_mask.dtype), wanted)
-        values = [None if x is None else _spread(x[wanted], completions[rows]) for x in
+        values = [None if x is None else spread(x[wanted], completions[rows]) for x in
                   (logps, entropies)]  # fmt: skip
         rows_of.append(rows)
         scored.append((*values, scalar))
@@ -90,11 +96,6 @@ def score_in_chunks(
     return logps, entropies, scored[0][2]
 
 
-def _spread(values: Tensor, mask: Tensor) -> Tensor:
-    """Values at the places of the mask, in row order, and 0 elsewhere."""
-    return values.new_zeros(mask.shape).masked_scatter(mask, values)
-
-
 class WantedScorer:
     """Stand in for a model with TRL's fused head whose rows are padded on the right only.
 
@@ -104,17 +105,25 @@ class WantedScorer:
     the result is still connected to the parameters, with gradient 0.
     """
 
-    def __init__(self, model: nn.Module, backbone: nn.Module, wanted: Tensor) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        backbone: nn.Module,
+        wanted: Tensor,
+        states: TokenStates | None = None,
+    ) -> None:
         """Remember what to call and what for.
 
         Args:
             model: The model as TRL calls it, wrapped for distribution and PEFT or not.
             backbone: The part of it below the language model head.
             wanted: (n, W - 1), true where the next token's scores are wanted.
+            states: Catches the states that have read the wanted tokens.
         """
         self.model = model
         self.backbone = backbone
         self.wanted = wanted
+        self.states = states
 
     def __call__(self, *, labels: Tensor, attention_mask: Tensor, **inputs: Any) -> Any:
         """Score the wanted positions; see the class."""
@@ -127,35 +136,30 @@ class WantedScorer:
             # model use its causal kernel; the router's loss has to know the padding.
             attention_mask = torch.ones_like(attention_mask)
         targets = labels[:, 1:][picked].clamp(min=0)[None]
-        with _hidden_states_at(self.backbone, picked):
+        with self._hidden_states_at(picked):
             outputs = self.model(**inputs, attention_mask=attention_mask, shift_labels=targets)
         for name in ("log_probs", "entropy"):
             if name in outputs:
-                outputs[name] = _spread(outputs[name], picked).masked_fill(~self.wanted, 0.0)
+                outputs[name] = spread(outputs[name], picked).masked_fill(~self.wanted, 0.0)
         return outputs
 
+    @contextmanager
+    def _hidden_states_at(self, positions: Tensor) -> Iterator[None]:
+        """Let the backbone return only the hidden states at ``positions`` (n, W - 1), as one row.
 
-def backbone_of(model: nn.Module) -> nn.Module:
-    """Part of a language model below its head; ``model`` may be a PEFT model."""
-    from peft import PeftModel
+        The state at a position predicts the next token; the one after it has read that token.
+        """
 
-    bare: Any = model.get_base_model() if isinstance(model, PeftModel) else model
-    backbone: nn.Module = bare.base_model
-    return backbone
+        def pick(_module: nn.Module, _args: Any, output: Any) -> Any:
+            # Prompt-learning adapters put virtual tokens in front, so count columns from the right.
+            hidden = output.last_hidden_state[:, -positions.shape[1] - 1 :]
+            if self.states is not None:
+                self.states.catch(hidden[:, 1:][self.wanted])
+            output["last_hidden_state"] = hidden[:, :-1][positions][None]
+            return output
 
-
-@contextmanager
-def _hidden_states_at(backbone: nn.Module, positions: Tensor) -> Iterator[None]:
-    """Let the backbone return only the hidden states at ``positions`` (n, W - 1), as one row."""
-
-    def pick(_module: nn.Module, _args: Any, output: Any) -> Any:
-        # Prompt-learning adapters put virtual tokens in front, so count columns from the right.
-        hidden = output.last_hidden_state[:, -positions.shape[1] - 1 : -1]
-        output["last_hidden_state"] = hidden[positions][None]
-        return output
-
-    handle = backbone.register_forward_hook(pick)
-    try:
-        yield
-    finally:
-        handle.remove()
+        handle = self.backbone.register_forward_hook(pick)
+        try:
+            yield
+        finally:
+            handle.remove()

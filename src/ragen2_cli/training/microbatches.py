@@ -57,11 +57,13 @@ class Share:
         rows: Its rows, idle ones included, over the real rows of an equal part, on average over
             processes and parts (1 when all parts are equal).
         tokens: Its tokens that the loss is taken over, over those of an equal part.
+        filled: Its rows that have such a token, over those of an equal part.
         all_tokens: Tokens of this micro-batch on all processes together.
     """
 
     rows: float
     tokens: float
+    filled: float
     all_tokens: int
 
     def loss_weight(self, loss_type: str) -> float:
@@ -104,19 +106,22 @@ def micro_batches(
     order_N = torch.randperm(rows) if window < slots else torch.arange(rows)
     chosen = share_out(row_lengths(kept).cpu(), order_N, slots=slots, window=window)
     tokens_N = loss_mask(kept).sum(1).cpu()
-    counts_S_2 = torch.tensor([[len(rows), int(tokens_N[rows].sum())] for rows in chosen])
-    everywhere = gather(counts_S_2[None].to(kept["completion_ids"].device)).cpu()
-    equal_rows, equal_tokens = (everywhere.sum((0, 1)) / (slots * len(everywhere))).tolist()
+    counts_S_3 = torch.tensor(
+        [[len(rows), int(tokens_N[rows].sum()), int((tokens_N[rows] > 0).sum())] for rows in chosen]
+    )
+    everywhere = gather(counts_S_3[None].to(kept["completion_ids"].device)).cpu()
+    equal = (everywhere.sum((0, 1)) / (slots * len(everywhere))).tolist()
     widest_S = everywhere[:, :, 0].amax(0).clamp(min=1).tolist()
     all_tokens_S = everywhere[:, :, 1].sum(0).tolist()
     with_idle = _append(kept, idle_row(kept))
     parts = []
-    for slot, (own_rows, own_tokens) in enumerate(counts_S_2.tolist()):
+    for slot, (own_rows, own_tokens, own_filled) in enumerate(counts_S_3.tolist()):
         idle = torch.full((widest_S[slot] - own_rows,), rows)
         part = trim_padding(take_rows(with_idle, torch.cat([chosen[slot], idle])), multiple)
         part["share"] = Share(
-            rows=widest_S[slot] / equal_rows if equal_rows else 0.0,
-            tokens=own_tokens / equal_tokens if equal_tokens else 0.0,
+            rows=widest_S[slot] / equal[0] if equal[0] else 0.0,
+            tokens=own_tokens / equal[1] if equal[1] else 0.0,
+            filled=own_filled / equal[2] if equal[2] else 0.0,
             all_tokens=all_tokens_S[slot],
         )
         parts.append(part)

@@ -133,10 +133,12 @@ _EXTRA = (
     "entropy_coef",
     "clip_ratio/region_mean",
 )
+_EXTRA_FAMILIES = ("seal/", "separation/")
 
 
 def _extra(logs: dict[str, Any]) -> dict[str, float]:
-    return {name: float(logs[name]) for name in _EXTRA if logs.get(name) is not None}
+    names = [*_EXTRA, *(name for name in logs if name.startswith(_EXTRA_FAMILIES))]
+    return {name: float(logs[name]) for name in names if logs.get(name) is not None}
 
 
 def _measured(episodes: list[Episode]) -> dict[str, float]:

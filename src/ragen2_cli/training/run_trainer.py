@@ -19,6 +19,7 @@ from ragen2_cli.training import checkpoints
 from ragen2_cli.training.player import Player
 from ragen2_cli.training.resampling import Dealt, fill_with_live_groups
 from ragen2_cli.training.resume import SafeCheckpointMixin
+from ragen2_cli.training.seal_loss import SealLoss
 from ragen2_cli.training.selection import Floats
 from ragen2_cli.training.snr_trainer import SnrGRPOTrainer
 
@@ -169,7 +170,8 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
         self.source = source
         self._flush = flush
         self._carried = carried
-        config = source.player.config.filter
+        whole = source.player.config
+        config, seal = whole.filter, whole.seal
         super().__init__(
             *args,
             reward_funcs=[episode_return_reward],
@@ -178,7 +180,11 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
             loss_scaling=config.loss_scaling,
             soft_weighting=config.soft,
             spread_rewards=outcomes if config.spread_of == "outcome" else None,
-            max_empty_batches=source.player.config.stop.empty_steps,
+            max_empty_batches=whole.stop.empty_steps,
+            seal=SealLoss(
+                seal.coefficient, layers=seal.layers, dropout=seal.dropout, seed=whole.seed
+            ),
+            separation=seal.separation,
             **kwargs,
         )
 

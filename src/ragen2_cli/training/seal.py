@@ -96,15 +96,26 @@ class SealHead(nn.Module):
                     weight.uniform_(-bound, bound, generator=self.generator)
 
     def forward(self, states_B_T_H: Tensor) -> Tensor:
-        """Return one logit per token, shape (B, T)."""
+        """Return one logit per token, shape (B, T), or of any shape (..., H) without its last axis.
+
+        States of another dtype or device are brought to the head's.
+        """
+        states_B_T_H = states_B_T_H.to(self.out.weight)
         for linear, norm in zip(self.hidden, self.norms, strict=True):
             states_B_T_H = norm(functional.gelu(linear(states_B_T_H)))
             if self.training and self.dropout > 0:
-                drawn = torch.rand(states_B_T_H.shape, generator=self.generator)
-                kept = (drawn >= self.dropout).to(states_B_T_H)
+                kept = self._kept(states_B_T_H)
                 states_B_T_H = states_B_T_H * kept / (1 - self.dropout)
         logits: Tensor = self.out(states_B_T_H).squeeze(-1)
         return logits
+
+    def _kept(self, like: Tensor) -> Tensor:
+        """1 where dropout keeps a value, else 0; drawn on the device that holds the values."""
+        if self.generator.device != like.device:
+            moved = torch.Generator(like.device)
+            self.generator = moved.manual_seed(self.generator.initial_seed())
+        drawn = torch.rand(like.shape, generator=self.generator, device=like.device)
+        return (drawn >= self.dropout).to(like.dtype)
 
 
 def contrast(states_B_T_H: Tensor, mask_B_T: Tensor, correct_B: Tensor) -> dict[str, float]:

@@ -31,15 +31,10 @@ from ragen2_cli.training.checks import (
     warn_all_masked,
 )
 from ragen2_cli.training.compaction import Batch, loss_mask, take_rows, trim_padding
-from ragen2_cli.training.logprobs import (
-    Scores,
-    WantedScorer,
-    backbone_of,
-    is_contiguous,
-    score_in_chunks,
-)
 from ragen2_cli.training.microbatches import LOSS_NORMALIZERS, TOKEN_MEANS, Share, micro_batches
 from ragen2_cli.training.rebalancing import rebalance
+from ragen2_cli.training.seal_loss import SealLoss
+from ragen2_cli.training.seal_trainer import SealTrainer
 from ragen2_cli.training.selection import (
     Decision,
     Floats,
@@ -48,18 +43,18 @@ from ragen2_cli.training.selection import (
     score_from_rows,
     weighted_rewards,
 )
+from ragen2_cli.training.states import TokenStates
 from ragen2_cli.training.versions import require_supported_trl
 
 require_supported_trl()
 
 from trl import GRPOTrainer  # noqa: E402 - only after the version is accepted
-from trl.models.utils import disable_gradient_checkpointing  # noqa: E402
 from trl.trainer.utils import use_adapter  # noqa: E402
 
 SpreadRewards = Callable[[list[dict[str, Any]], Floats], Sequence[float]]
 
 
-class SnrGRPOTrainer(GRPOTrainer):
+class SnrGRPOTrainer(SealTrainer):
     """``GRPOTrainer`` that trains on the groups a filter keeps.
 
     Attributes:
@@ -77,9 +72,7 @@ class SnrGRPOTrainer(GRPOTrainer):
     stop_reason: str = ""
     rebalances: bool = True
 
-    args: Any  # the parents set these without a type, or with a narrower one
-    model: Any
-    beta: float
+    beta: float  # the parents set these without a type, or with a narrower one
     num_generations: int
     pad_to_multiple_of: int | None
     _buffered_inputs: Any
@@ -94,9 +87,11 @@ class SnrGRPOTrainer(GRPOTrainer):
         spread_rewards: SpreadRewards | None = None,
         max_empty_batches: int = 5,
         tokens_per_forward: int | None = None,
+        seal: SealLoss | float | None = None,
+        separation: bool = False,
         **kwargs: Any,
     ) -> None:
-        """Take everything ``GRPOTrainer`` takes, and what is about the filter.
+        """Take everything ``GRPOTrainer`` takes, and what is about the filter and SEAL.
 
         Args:
             *args: Passed on to ``GRPOTrainer``.
@@ -109,6 +104,8 @@ class SnrGRPOTrainer(GRPOTrainer):
                 to train on.
             tokens_per_forward: Padded tokens in one forward pass, within a micro-batch; 4096 on a
                 CPU and 32768 elsewhere when not given.
+            seal: The SEAL term to add, or its coefficient.
+            separation: Log how alike good and bad episodes' states are, also without SEAL.
             **kwargs: Passed on to ``GRPOTrainer``.
 
         Raises:
@@ -131,7 +128,7 @@ class SnrGRPOTrainer(GRPOTrainer):
         self._generated: Batch | None = None
         self._window_tokens = 0
         self._window_sums: defaultdict[str, float] = defaultdict(float)
-        self._entropy_weight = 1.0
+        self.setup_seal(seal, separation)
 
     def on_selection(
         self,
@@ -244,19 +241,6 @@ class SnrGRPOTrainer(GRPOTrainer):
         with use_adapter(model, "ref" if "ref" in model.peft_config else None):
             return self._score_tokens(self.model, batch)
 
-    def _score_tokens(self, model: Any, batch: Batch, compute_entropy: bool = False) -> Tensor:
-        """Log-probabilities of the completions, or entropies, without a gradient."""
-        checkpointing = self.args.gradient_checkpointing_kwargs
-        with torch.no_grad(), disable_gradient_checkpointing(self.model, checkpointing):
-            logps, entropies, _ = self._get_per_token_logps_and_entropies(
-                model,
-                torch.cat([batch["prompt_ids"], batch["completion_ids"]], 1),
-                torch.cat([batch["prompt_mask"], batch["completion_mask"]], 1),
-                batch["completion_ids"].shape[1],
-                compute_entropy=compute_entropy,
-            )
-        return logps if entropies is None else entropies
-
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         inputs: Batch = super()._prepare_inputs(generation_batch)
         if self._generated is not None:
@@ -283,50 +267,16 @@ class SnrGRPOTrainer(GRPOTrainer):
             # of leaves the gradients None, and optimizers skip parameters without a gradient.
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
         self._entropy_weight = share.entropy_weight(self.loss_type)
+        states = self._states = TokenStates() if self.separation else None
         try:
             loss = super()._compute_loss(model, inputs)
         finally:
-            self._entropy_weight = 1.0
+            self._entropy_weight, self._states = 1.0, None
         for name in TOKEN_MEANS & self._metrics["train"].keys():
             mean = self._metrics["train"][name].pop()
             self._window_sums[name] += mean * share.all_tokens
-        return loss * share.loss_weight(self.loss_type)
-
-    def _get_per_token_logps_and_entropies(
-        self,
-        model: nn.Module,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        logits_to_keep: int,
-        batch_size: int | None = None,
-        compute_entropy: bool = False,
-        compute_aux_loss: bool = False,
-        **modal: Any,
-    ) -> Scores:
-        flags = {"compute_entropy": compute_entropy, "compute_aux_loss": compute_aux_loss}
-        parent = super()._get_per_token_logps_and_entropies
-        if any(value is not None for value in modal.values()) or not is_contiguous(attention_mask):
-            return parent(
-                model, input_ids, attention_mask, logits_to_keep, batch_size, **flags, **modal
-            )
-        backbone = backbone_of(self.accelerator.unwrap_model(model))
-
-        def score(ids: Tensor, mask: Tensor, wanted: Tensor) -> Scores:
-            scorer = WantedScorer(model, backbone, wanted)
-            scores: Scores = parent(scorer, ids, mask, wanted.shape[1], **flags)
-            return scores
-
-        # With several processes, or a loss over all of a router's tokens, one pass for all rows:
-        # collective operations must come in equal numbers.
-        whole = self.accelerator.num_processes > 1 or compute_aux_loss
-        budget = input_ids.numel() if whole else self.tokens_per_forward
-        logps, entropies, aux_loss = score_in_chunks(
-            score, input_ids, attention_mask, logits_to_keep, budget
-        )
-        if entropies is not None and entropies.requires_grad:
-            weight = self._entropy_weight
-            entropies.register_hook(lambda gradient: gradient * weight)
-        return logps, entropies, aux_loss
+        loss = loss * share.loss_weight(self.loss_type)
+        return loss if states is None else loss + self.seal_term(states, inputs, share)
 
     def training_step(
         self, model: nn.Module, inputs: Any, num_items_in_batch: Tensor | int | None = None
