@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from ragen2_cli.envs import make
-from ragen2_cli.envs.splits import split_of
+from ragen2_cli.envs.parsing import parse
+from ragen2_cli.envs.splits import heldout_seeds, split_of
 from ragen2_cli.errors import UserError
 from ragen2_cli.rollout.template import ChatTemplate
 from ragen2_cli.training.embedded.demonstrations import demonstrate, token_row
@@ -213,13 +214,14 @@ def test_a_shortened_rebuild_is_reproducible(tmp_path: Path) -> None:
     assert ChatTemplate(loaded.tokenizer).stop_ids
 
 
-def test_the_shipped_files_are_those_of_the_provenance(template: ChatTemplate) -> None:
+@pytest.mark.parametrize("env", ["frozenlake", "bandit"])
+def test_the_shipped_files_are_those_of_the_provenance(template: ChatTemplate, env: str) -> None:
     from hashlib import sha256
 
     from ragen2_cli.training.embedded.files import describe
     from ragen2_cli.training.models import embedded_folder
 
-    folder = embedded_folder()
+    folder = embedded_folder(env)
     for name, expected in describe(folder)["sha256"].items():
         assert sha256((folder / name).read_bytes()).hexdigest() == expected
     fresh = make_tokenizer(WarmStart())
@@ -236,6 +238,29 @@ def test_warm_start_lowers_the_loss(template: ChatTemplate) -> None:
     train(make_model(config, template.tokenizer), template, config, lambda _, x: losses.append(x))
     assert len(losses) == 60
     assert np.mean(losses[-5:]) < 0.6 * losses[0]
+
+
+def test_the_words_phase_goes_on_from_the_grid_policy(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    small = replace(SMALL, steps=2, tokenizer_episodes=SMALL_TOKENIZER)
+    plain, more = build(tmp_path / "a", small), build(tmp_path / "b", replace(small, words=2))
+    assert plain["sha256"]["tokenizer.json"] == more["sha256"]["tokenizer.json"]
+    assert plain["sha256"]["model.safetensors"] != more["sha256"]["model.safetensors"]
+    assert "--variant words" in str(more["command"])
+
+
+def test_the_words_variant_answers_with_a_name_that_it_read() -> None:
+    env = make("bandit")
+    loaded = load_policy("embedded", device="cpu", env="bandit")
+    template = ChatTemplate(loaded.tokenizer)
+    valid = 0
+    for seed in heldout_seeds(env, 16):
+        message = [{"role": "user", "content": env.reset(seed)}]
+        ids = torch.tensor([template.first_prompt_ids(message)])
+        out = loaded.model.generate(ids, max_new_tokens=60, do_sample=False)
+        valid += parse(template.text(out[0, ids.shape[1] :].tolist())).answer in env.actions
+    assert valid >= 8
 
 
 def test_a_full_folder_is_not_overwritten(tmp_path: Path) -> None:

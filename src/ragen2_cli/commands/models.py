@@ -31,6 +31,7 @@ def list_(
     typer.echo(
         f"embedded            {embedded['parameters']:,} parameters, "
         f"{embedded['bytes'] / 1e6:.1f} MB, warm-started on {names}\n"
+        "                    (bandit and countdown play a variant that copies names and numbers)\n"
         "ORG/NAME            a model of the Hugging Face hub (downloaded once)\n"
         "path/to/folder      a local folder in transformers' format (safetensors)\n"
         "path/to/file.gguf   a GGUF file, read through transformers and the package gguf\n\n"
@@ -41,6 +42,9 @@ def list_(
 @app.command("build")
 def build(
     out: Annotated[Path, typer.Option(help="Folder to write.")] = Path("embedded-policy"),
+    variant: Annotated[
+        str, typer.Option(help="grid (frozenlake, sokoban) or words (bandit, countdown).")
+    ] = "grid",
     steps: Annotated[int | None, typer.Option(min=1, help="Warm-start steps.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides everything.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads; 1 is reproducible.")] = 1,
@@ -54,11 +58,14 @@ def build(
     """
     import json
 
+    from ragen2_cli.errors import UserError
     from ragen2_cli.training.embedded.files import check_folder
-    from ragen2_cli.training.embedded.warm_start import DEFAULTS, build, with_steps
+    from ragen2_cli.training.embedded.warm_start import VARIANTS, build, with_steps
 
+    if variant not in VARIANTS:
+        raise UserError(f"--variant {variant}: use {' or '.join(VARIANTS)}")
     check_folder(out, force=force)
-    config = with_steps(DEFAULTS, seed=seed, steps=steps)
+    config = with_steps(VARIANTS[variant], seed=seed, steps=steps)
 
     def show(step: int, loss: float) -> None:
         if not (quiet or json_) and (step % 10 == 0 or step == config.steps):

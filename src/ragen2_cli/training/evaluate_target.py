@@ -132,4 +132,5 @@ def _load(config: Config, *, name: str | None = None, adapter: Path | None = Non
         device=config.model.device,
         dtype=config.model.dtype,
         adapter=adapter or config.model.adapter,
+        env=config.env.name,
     )

@@ -33,7 +33,9 @@ def export_run(run: RunDirectory, out: Path, *, force: bool) -> dict[str, Any]:
     if not run.adapter.is_dir():
         raise UserError(f"{run.path}: no adapter yet; finish it with ragen2 train --resume")
     name = config.model.name
-    policy = load_policy(name, device="cpu", dtype=config.model.dtype, adapter=run.adapter)
+    policy = load_policy(
+        name, device="cpu", dtype=config.model.dtype, adapter=run.adapter, env=config.env.name
+    )
     check_folder(out, force=force)
     merged = policy.model.merge_and_unload()
     merged.save_pretrained(out)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 EMBEDDED = "embedded"
+# Environments of words and numbers, for which "embedded" means the shipped variant that can copy.
+WORDS_ENVIRONMENTS = frozenset({"bandit", "countdown"})
 STYLE_KEY = "ragen2_style"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -50,6 +52,7 @@ def load_policy(
     device: str = "auto",
     dtype: Dtype = "auto",
     adapter: str | Path | None = None,
+    env: str | None = None,
 ) -> LoadedPolicy:
     """Load a policy with its tokenizer.
 
@@ -58,6 +61,7 @@ def load_policy(
         device: ``auto`` (CUDA, else MPS, else CPU) or a torch device.
         dtype: ``auto`` is float32 on CPU and MPS, on CUDA bfloat16 where the GPU has it.
         adapter: Folder of a trained PEFT adapter to load on top, trainable.
+        env: The environment it will play; picks the variant of the embedded policy.
 
     Raises:
         UserError: No such file, folder or hub id; a broken GGUF; no chat template; no token that
@@ -65,7 +69,7 @@ def load_policy(
     """
     target = resolve_device(device)
     kind = resolve_dtype(dtype, target)
-    where, options = locate(name)
+    where, options = locate(name, env)
     tokenizer = _load(name, "tokenizer", where, options)
     notes = prepare_tokenizer(name, tokenizer)
     options = {**options, "dtype": kind, "use_safetensors": True}
@@ -80,31 +84,32 @@ def load_policy(
     return LoadedPolicy(loaded, tokenizer, style, notes)
 
 
-def embedded_folder() -> Path:
-    """Return the folder of the shipped policy.
+def embedded_folder(env: str | None = None) -> Path:
+    """Return the folder of the shipped policy, or of its variant for an environment.
 
     Raises:
         UserError: When the package was installed without it.
     """
     from importlib.resources import files
 
-    folder = Path(str(files("ragen2_cli") / "assets" / "embedded"))
+    variant = "embedded-words" if env in WORDS_ENVIRONMENTS else "embedded"
+    folder = Path(str(files("ragen2_cli") / "assets" / variant))
     if not (folder / "model.safetensors").is_file():
         raise UserError(
-            f"the embedded policy is missing from {folder}: reinstall ragen2, or build it with "
-            f"`ragen2 models build --out {folder}`"
+            f"the embedded policy is missing from {folder}: reinstall ragen2, or build your own "
+            "with `ragen2 models build --out DIR` and train with --model DIR"
         )
     return folder
 
 
-def locate(name: str) -> tuple[str, dict[str, Any]]:
+def locate(name: str, env: str | None = None) -> tuple[str, dict[str, Any]]:
     """Return where transformers finds a model and the keywords that it needs for it.
 
     Raises:
         UserError: As in :func:`load_policy`.
     """
     if name == EMBEDDED:
-        return str(embedded_folder()), {}
+        return str(embedded_folder(env)), {}
     path = Path(name).expanduser()
     if path.suffix.lower() == ".gguf":
         _check_gguf(path)

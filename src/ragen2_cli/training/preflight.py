@@ -23,7 +23,7 @@ def check(config: Config, out: Path | None = None, *, force: bool = False) -> No
         UserError: One line about the first fault.
     """
     limits_of(config, build_env(config))
-    locate(config.model.name)
+    locate(config.model.name, config.env.name)
     if config.rollout.backend == "vllm" and find_spec("vllm") is None:
         raise UserError("rollout.backend: vllm is not installed; pip install 'ragen2[vllm]'")
     for tracker in config.report_to:

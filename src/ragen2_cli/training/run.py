@@ -118,7 +118,13 @@ def _newest_checkpoint(run: RunDirectory, config: Config, progress: Progress) ->
 def _load(config: Config) -> LoadedPolicy:
     prepare(config)
     model = config.model
-    return load_policy(model.name, device=model.device, dtype=model.dtype, adapter=model.adapter)
+    return load_policy(
+        model.name,
+        device=model.device,
+        dtype=model.dtype,
+        adapter=model.adapter,
+        env=config.env.name,
+    )
 
 
 class _Run:

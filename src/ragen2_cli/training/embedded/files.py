@@ -70,7 +70,8 @@ def write(
     tokenizer.save_pretrained(out, save_jinja_files=False)
     provenance: dict[str, object] = {
         "schema": 1,
-        "command": f"ragen2 models build --seed {settings['seed']} --steps {settings['steps']}",
+        "command": f"ragen2 models build --variant {'words' if settings['words'] else 'grid'} "
+        f"--seed {settings['seed']} --steps {settings['steps']}",
         "lessons": [
             {"env": lesson.env, "options": lesson.options, "share": lesson.share}
             for lesson in LESSONS

@@ -6,7 +6,7 @@ versions and one thread the same seed gives the same bytes.
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,6 +48,8 @@ class WarmStart:
         rope_theta: Base of the rotary positions; the usual 10,000 leaves few dimensions for the
             short distances of a grid and reads it far later.
         initializer_range: Standard deviation of the first weights; 0.02 learns far slower.
+        words: Optimizer steps after those, on top, mostly on Bandit and Countdown: copying names
+            and numbers is a skill of its own, and this policy is too small to have it besides.
         tokenizer_episodes: Episodes of each lesson that the tokenizer is trained on.
         part: Rows per forward pass; small parts stay in the processor's cache.
     """
@@ -64,16 +66,20 @@ class WarmStart:
     mlp: int = 256
     rope_theta: float = 100.0
     initializer_range: float = 0.08
+    words: int = 0
     tokenizer_episodes: int = 200
     part: int = 6
 
 
 DEFAULTS = WarmStart()
+VARIANTS = {"grid": DEFAULTS, "words": replace(DEFAULTS, words=500)}
 
 
 def with_steps(config: WarmStart, *, seed: int, steps: int | None) -> WarmStart:
-    """Return the settings with another seed and, unless None, another number of steps."""
-    return replace(config, seed=seed, steps=config.steps if steps is None else steps)
+    """Return the settings with another seed and, unless None, at most so many steps a phase."""
+    if steps is None:
+        return replace(config, seed=seed)
+    return replace(config, seed=seed, steps=steps, words=min(config.words, steps))
 
 
 def demonstrations(
@@ -178,6 +184,33 @@ def masked_loss(model: "LlamaForCausalLM", rows: list[Row], pad: int) -> "torch.
     return cross_entropy(logits_N_V, labels_B_T[:, 1:][said_B_T], reduction="sum")
 
 
+def imitate(
+    model: "LlamaForCausalLM",
+    template: "ChatTemplate",
+    steps: Iterable[tuple[float, list[list[Row]]]],
+    progress: Callable[[int, float], None],
+) -> float:
+    """Take one optimizer step for each (learning rate, parts of rows); return the last loss."""
+    import torch
+
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
+    pad = template.tokenizer.pad_token_id
+    loss = float("nan")
+    for step, (rate, parts) in enumerate(steps):
+        optimizer.param_groups[0]["lr"] = rate
+        tokens = sum(sum(mask) for part in parts for _, mask in part)
+        loss = 0.0
+        for rows in parts:
+            share = masked_loss(model, rows, pad) / tokens
+            share.backward()
+            loss += share.item()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        progress(step + 1, loss)
+    return loss
+
+
 def train(
     model: "LlamaForCausalLM",
     template: "ChatTemplate",
@@ -192,26 +225,42 @@ def train(
         config: Settings.
         progress: Called with (steps done, loss) after every step.
     """
-    import torch
-
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.lr, betas=(0.9, 0.99), weight_decay=0.01
+    steps = (
+        (
+            learning_rate(config, step),
+            [rows[at : at + config.part] for at in range(0, len(rows), config.part)],
+        )
+        for step, rows in enumerate(batches(config, template))
     )
-    pad = template.tokenizer.pad_token_id
-    loss = float("nan")
-    for step, rows in enumerate(batches(config, template)):
-        optimizer.param_groups[0]["lr"] = learning_rate(config, step)
-        tokens = sum(sum(mask) for _, mask in rows)
-        loss = 0.0
-        for start in range(0, len(rows), config.part):
-            part = masked_loss(model, rows[start : start + config.part], pad) / tokens
-            part.backward()
-            loss += part.item()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        progress(step + 1, loss)
-    return loss
+    return imitate(model, template, steps, progress)
+
+
+def train_words(
+    model: "LlamaForCausalLM",
+    template: "ChatTemplate",
+    config: WarmStart,
+    progress: Callable[[int, float], None] = lambda step, loss: None,
+) -> float:
+    """Go on with ``config.words`` steps mostly of Bandit and Countdown; return the last loss.
+
+    Arguments as in :func:`train`. The learning rate rises over 50 steps and falls over the last
+    60 %; the optimizer starts afresh.
+    """
+    flows = demonstrations(config.seed + 3)
+
+    def steps() -> Iterator[tuple[float, list[list[Row]]]]:
+        for step in range(config.words):
+            parts: dict[str, list[Row]] = {"bandit": [], "countdown": [], "grid": []}
+            for lesson, flow in zip(LESSONS, flows, strict=True):
+                rows = [
+                    token_row(shown, template) for shown in itertools.islice(flow, lesson.words)
+                ]
+                parts[lesson.env if lesson.env in parts else "grid"] += rows
+            parts["grid"].sort(key=lambda row: len(row[0]))
+            fall = min(1.0, max(0.02, (config.words - step) / (0.6 * config.words)))
+            yield config.lr * min(1.0, (step + 1) / 50) * fall, list(parts.values())
+
+    return imitate(model, template, steps(), progress)
 
 
 def build(
@@ -241,6 +290,9 @@ def build(
     began = time.perf_counter()
     tokenizer = make_tokenizer(config)
     model = make_model(config, tokenizer)
-    loss = train(model, ChatTemplate(tokenizer), config, progress)
+    template = ChatTemplate(tokenizer)
+    loss = train(model, template, config, progress)
+    if config.words:
+        loss = train_words(model, template, config, progress)
     seconds = time.perf_counter() - began
     return write(out, model, tokenizer, asdict(config), loss, seconds)

@@ -25,23 +25,25 @@ class Lesson:
         env: Name of the environment.
         narrator: Who plays it.
         share: Share of the warm start's episodes.
+        words: Episodes in each step of the words phase (see ``warm_start.train_words``).
         options: The environment's options.
     """
 
     env: str
     narrator: Narrator
     share: float
+    words: int
     options: dict[str, Any] = field(default_factory=dict)
 
 
 _FROZENLAKE = frozenlake.narrator(frozenlake.Skill())
 
 LESSONS: tuple[Lesson, ...] = (
-    Lesson("frozenlake", _FROZENLAKE, 0.4),
-    Lesson("frozenlake", _FROZENLAKE, 0.25, {"ice": 0.6}),
-    Lesson("sokoban", sokoban.speak, 0.1),
-    Lesson("bandit", bandit.speak, 0.1),
-    Lesson("countdown", countdown.speak, 0.15),
+    Lesson("frozenlake", _FROZENLAKE, 0.4, 4),
+    Lesson("frozenlake", _FROZENLAKE, 0.25, 1, {"ice": 0.6}),
+    Lesson("sokoban", sokoban.speak, 0.1, 1),
+    Lesson("bandit", bandit.speak, 0.1, 16),
+    Lesson("countdown", countdown.speak, 0.15, 12),
 )
 
-READING = Lesson("frozenlake", _FROZENLAKE, 1.0, {"ice": 0.6})
+READING = Lesson("frozenlake", _FROZENLAKE, 1.0, 0, {"ice": 0.6})
