@@ -12,6 +12,7 @@ SCRIPT = Path(__file__).parent / "two_processes.py"
 ONE_SIDED = "1000/0000"
 BOTH = "1000/0110"
 NONE = "0000/1111"
+UNEQUAL = "100n/0000"  # three rows with a score: two for one process, one for the other
 
 
 def run(command, rewards, loss_type, folder):
@@ -30,7 +31,7 @@ def run(command, rewards, loss_type, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rewards", "loss_type"),
-    [(ONE_SIDED, "grpo"), (BOTH, "bnpo"), (NONE, "dapo")],
+    [(ONE_SIDED, "grpo"), (BOTH, "bnpo"), (NONE, "dapo"), (UNEQUAL, "grpo")],
 )
 def test_two_processes_end_with_the_weights_of_one(tmp_path, rewards, loss_type):
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

@@ -52,5 +52,7 @@ def main(rewards: list[list[float]], loss_type: str, folder: Path) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     main(
-        [[float(x) for x in row] for row in sys.argv[1].split("/")], sys.argv[2], Path(sys.argv[3])
+        [[float(x.replace("n", "nan")) for x in row] for row in sys.argv[1].split("/")],
+        sys.argv[2],
+        Path(sys.argv[3]),
     )

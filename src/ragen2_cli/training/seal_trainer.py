@@ -114,7 +114,9 @@ class SealTrainer(TokenScoresTrainer):
         if sums[1]:
             metrics = {"seal/loss": sums[0] / sums[1], "seal/accuracy": sums[2] / sums[3]}
         if rows:
-            metrics |= _separation(self.accelerator.gather(torch.cat(rows)))
+            # Processes may hold different numbers of rows; rows of zeros are on neither side.
+            own = self.accelerator.pad_across_processes(torch.cat(rows))
+            metrics |= _separation(self.accelerator.gather(own))
         return metrics
 
     def _average(self, head: nn.Module) -> None:
