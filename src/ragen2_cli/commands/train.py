@@ -154,11 +154,13 @@ def train(
     except KeyboardInterrupt as interrupt:
         typer.echo(str(interrupt) or "interrupted", err=True)  # also under --quiet
         raise
-    if json_:
+    from ragen2_cli.training.processes import is_first
+
+    if json_ and is_first():
         import json
 
         typer.echo(json.dumps(summary))
-    elif not quiet:
+    elif not quiet and is_first():
         from ragen2_cli.commands.tables import train_summary
 
         typer.echo(train_summary(summary))
@@ -174,9 +176,11 @@ def _start(config: Any, out: Path | None, *, force: bool, quiet: bool) -> dict[s
 
     require_supported_trl()
     check(config, out, force=force)
+    from ragen2_cli.training.processes import ending_together
     from ragen2_cli.training.run import start  # imports torch and trl: only when all is well
 
-    return start(config, out, force=force, quiet=quiet)
+    with ending_together():
+        return start(config, out, force=force, quiet=quiet)
 
 
 def _resume(out: Path | None, flags: dict[str, Any], other: bool, *, quiet: bool) -> dict[str, Any]:
@@ -189,6 +193,8 @@ def _resume(out: Path | None, flags: dict[str, Any], other: bool, *, quiet: bool
 
     require_supported_trl()
     path = (RunDirectory.newest() if out is None else RunDirectory.open(out)).path
+    from ragen2_cli.training.processes import ending_together
     from ragen2_cli.training.run import resume  # imports torch and trl: only when there is a run
 
-    return resume(path, steps=flags.get("steps"), quiet=quiet)
+    with ending_together():
+        return resume(path, steps=flags.get("steps"), quiet=quiet)

@@ -7,11 +7,12 @@ from statistics import fmean
 from ragen2_cli.core.statistics import wilson
 from ragen2_cli.records import Evaluation
 from ragen2_cli.rollout.engine import Trajectory
+from ragen2_cli.training import processes
 from ragen2_cli.training.player import Player
 
 
 def measure(player: Player, boards: Sequence[int], *, step: int, temperature: float) -> Evaluation:
-    """Play every board once and count.
+    """Play every board once, each process its share, and count.
 
     Args:
         player: Who plays what.
@@ -20,7 +21,8 @@ def measure(player: Player, boards: Sequence[int], *, step: int, temperature: fl
         temperature: Sampling temperature; 0 is greedy.
     """
     start = time.perf_counter()
-    played = player.play_heldout(boards, step=step, temperature=temperature)
+    own = processes.share(list(boards))
+    played = processes.gather(player.play_heldout(own, step=step, temperature=temperature))
     return summarize(
         played, step=step, temperature=temperature, seconds=time.perf_counter() - start
     )

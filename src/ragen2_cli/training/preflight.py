@@ -8,6 +8,7 @@ from ragen2_cli.config import Config
 from ragen2_cli.envs import TextEnv, environment_class, make, options_of
 from ragen2_cli.envs.session import Limits
 from ragen2_cli.errors import UserError
+from ragen2_cli.training import processes
 from ragen2_cli.training.models import locate
 
 
@@ -29,7 +30,7 @@ def check(config: Config, out: Path | None = None, *, force: bool = False) -> No
     for tracker in config.report_to:
         if find_spec(tracker) is None:
             raise UserError(f"--report-to {tracker}: not installed; pip install {tracker}")
-    if out is not None and out.exists() and not force:
+    if out is not None and processes.is_first() and out.exists() and not force:
         if not out.is_dir():
             raise UserError(f"--out {out}: exists and is not a folder")
         if any(out.iterdir()):

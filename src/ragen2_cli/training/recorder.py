@@ -13,6 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ragen2_cli.records import Episode, Evaluation, Step
 from ragen2_cli.runs import RunDirectory
+from ragen2_cli.training import processes
 from ragen2_cli.training.progress import Progress
 from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource
 from ragen2_cli.training.stopping import StopRules
@@ -65,7 +66,7 @@ class Recorder(TrainerCallback):
         **_: Any,
     ) -> None:
         """Write the step, its rollouts and, when it is time, an evaluation."""
-        if logs is None or "loss" not in logs or not state.is_world_process_zero:
+        if logs is None or "loss" not in logs:
             return
         row = self._row(state.global_step, logs)
         if row.groups:
@@ -80,6 +81,7 @@ class Recorder(TrainerCallback):
             self.record(evaluation)
             self.stop_after_step(self._rules.after_evaluation(evaluation))
         if self.can_stop():
+            self._interrupts.asked = processes.any_of(self._interrupts.asked)
             control.should_training_stop |= bool(self.stop_reason) or self._interrupts.asked
             control.should_save |= control.should_training_stop
 

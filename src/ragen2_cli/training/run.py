@@ -17,7 +17,7 @@ from ragen2_cli.errors import UserError
 from ragen2_cli.records import Evaluation
 from ragen2_cli.rollout.policies import VllmPolicy
 from ragen2_cli.runs import RunDirectory, step_name
-from ragen2_cli.training import checkpoints
+from ragen2_cli.training import checkpoints, processes
 from ragen2_cli.training.diagnostics import measure as measure_reasoning
 from ragen2_cli.training.evaluation import measure, temperature_of_entropy
 from ragen2_cli.training.gradient_runs import analyze_batch
@@ -59,10 +59,12 @@ def start(
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     check(config, out, force=force)
+    processes.join(config.model.device)
     loaded = _load(config)
     label = f"{Path(config.env.name.partition(':')[0]).stem}-{config.filter.strategy}"
-    run = RunDirectory.create(out, config.model_dump(mode="json"), label=label, force=force)
-    with closing(run), closing(progress_for(config.steps, quiet=quiet)) as progress:
+    values = config.model_dump(mode="json")
+    run = processes.one_run(lambda: RunDirectory.create(out, values, label=label, force=force))
+    with closing(run), closing(_progress(config, quiet)) as progress:
         try:
             return _Run(config, run, loaded, progress).train(None)
         except UserError:
@@ -82,13 +84,14 @@ def resume(out: Path, *, steps: int | None = None, quiet: bool = False) -> dict[
     Raises:
         UserError: No such run, no complete checkpoint, or nothing left to do.
     """
-    run = RunDirectory.create(out, {}, resume=True)
+    processes.join(build_config(RunDirectory.open(out).read_config()["config"]).model.device)
+    run = processes.one_run(lambda: RunDirectory.create(out, {}, resume=True))
     with closing(run):
         config = build_config(run.read_config()["config"])
         if steps is not None:
             config = build_config(config.model_dump() | {"steps": steps})
-        with closing(progress_for(config.steps, quiet=quiet)) as progress:
-            checkpoint = _newest_checkpoint(run, config, progress)
+        with closing(_progress(config, quiet)) as progress:
+            checkpoint = processes.on_first(lambda: _newest_checkpoint(run, config, progress))
             loaded = _load(config)
             run.truncate_after(-1 if checkpoint is None else checkpoints.step_of(checkpoint))
             return _Run(config, run, loaded, progress).train(checkpoint)
@@ -113,6 +116,10 @@ def _newest_checkpoint(run: RunDirectory, config: Config, progress: Progress) ->
         raise UserError(f"{run.path}: all {config.steps} steps are done; ask for more with --steps")
     progress.note(f"resuming {run.path} from step {step}")
     return found
+
+
+def _progress(config: Config, quiet: bool) -> Progress:
+    return progress_for(config.steps, quiet=quiet or not processes.is_first())
 
 
 def _load(config: Config) -> LoadedPolicy:
@@ -185,7 +192,7 @@ class _Run:
                 max_completion_length=self.player.max_completion_length,
             ),
             # The data loader only counts: prompts come from the source's cursor.
-            train_dataset=Dataset.from_dict({"prompt": [""] * config.rollout.prompts}),
+            train_dataset=Dataset.from_dict({"prompt": [""] * self.source.wanted_prompts}),
             processing_class=loaded.tokenizer,
             source=self.source,
             flush=self.run.sync,
@@ -205,12 +212,13 @@ class _Run:
     def _diagnose(self, batch: GenerationBatch) -> None:
         """Measure the reasoning of a batch with the policy that wrote it, when it is time."""
         wanted = self.config.diagnostics
-        if wanted.gradients_every and batch.step % wanted.gradients_every == 0:
+        due = wanted.gradients_every and processes.is_first()
+        if due and batch.step % wanted.gradients_every == 0:
             self._probe_gradients(batch)
         if not wanted.every or (batch.step != 1 and batch.step % wanted.every):
             return
-        row = self.watch.update(
-            measure_reasoning(
+        measured = processes.on_first(
+            lambda: measure_reasoning(
                 self.trainer.model,
                 self.player.template.tokenizer,
                 [trajectory.episode for trajectory in batch.trajectories],
@@ -220,6 +228,7 @@ class _Run:
                 seed=self.config.seed,
             )
         )
+        row = self.watch.update(measured)
         self.run.append_diagnostics(row)
         for warning in row["warnings"]:
             self.progress.note(f"step {batch.step}: {warning}")
@@ -244,9 +253,8 @@ class _Run:
         if not self.boards:
             return found
         # Measured already when a stop rule ended the run here, or a resumed run was killed here.
-        measured: dict[str, Evaluation] = {
-            row.decoding: row for row in self.run.read_evaluations() if row.step == step
-        }
+        rows = processes.on_first(self.run.read_evaluations)
+        measured: dict[str, Evaluation] = {row.decoding: row for row in rows if row.step == step}
         wanted = {"sampled": self.config.evaluation.temperature}
         if self.config.evaluation.greedy:
             wanted["greedy"] = 0.0
@@ -278,7 +286,8 @@ class _Run:
                 self._save_adapter()
         except KeyboardInterrupt:
             raise KeyboardInterrupt(self._how_to_go_on()) from None
-        return self._summary(before, after, matched, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        return processes.on_first(lambda: self._summary(before, after, matched, seconds))
 
     def _how_to_go_on(self) -> str:
         found, _ = checkpoints.newest(self.run.checkpoints)
@@ -297,7 +306,8 @@ class _Run:
             self.trainer.load_weights(checkpoint)
 
     def _before(self) -> dict[str, Any]:
-        return {row.decoding: asdict(row) for row in self.run.read_evaluations() if row.step == 0}
+        rows = processes.on_first(self.run.read_evaluations)
+        return {row.decoding: asdict(row) for row in rows if row.step == 0}
 
     def _matched(self, after: dict[str, Any]) -> dict[str, Any] | None:
         """Measure the start policy at the temperature of the final policy's entropy."""
@@ -323,6 +333,8 @@ class _Run:
         return asdict(row)
 
     def _save_adapter(self) -> None:
+        if not processes.is_first():
+            return
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
         model.save_pretrained(str(self.run.adapter), safe_serialization=True)
         if self.config.model.full:

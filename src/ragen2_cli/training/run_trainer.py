@@ -17,6 +17,7 @@ from ragen2_cli.rollout.engine import Trajectory
 from ragen2_cli.rollout.trl_fields import trl_fields
 from ragen2_cli.training import checkpoints
 from ragen2_cli.training.player import Player
+from ragen2_cli.training.processes import count, gather
 from ragen2_cli.training.resampling import Dealt, fill_with_live_groups
 from ragen2_cli.training.resume import SafeCheckpointMixin
 from ragen2_cli.training.seal_loss import SealLoss
@@ -26,7 +27,7 @@ from ragen2_cli.training.snr_trainer import SnrGRPOTrainer
 
 @dataclass
 class GenerationBatch:
-    """The newest batch of rollouts and what the filter made of it.
+    """The newest batch of rollouts, of all processes, and what the filter made of it.
 
     ``discarded`` are the rollouts of dead groups that ``filter.strategy`` ``resample`` replaced:
     played and paid for, but not trained on. ``rounds`` is how often it had to draw.
@@ -82,6 +83,11 @@ class PromptSource:
         self.batch = GenerationBatch(step=0)
         self.observe: Callable[[GenerationBatch], None] = lambda batch: None
 
+    @property
+    def wanted_prompts(self) -> int:
+        """Prompts of one generation batch, those of all processes together."""
+        return self.player.config.rollout.prompts * count()
+
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
         """Play the next ``len(prompts) / group_size`` boards and return TRL's fields."""
         start = time.perf_counter()
@@ -99,9 +105,10 @@ class PromptSource:
                 boards[rank * groups : (rank + 1) * groups], step=step, first=rank * groups
             )
             dealt = Dealt(played, [], 1)
+        played = gather(dealt.batch)
         seconds = time.perf_counter() - start
         self.batch = GenerationBatch(
-            step, dealt.batch, seconds, discarded=dealt.discarded, rounds=dealt.rounds
+            step, played, seconds, discarded=dealt.discarded, rounds=dealt.rounds
         )
         # vLLM's own probabilities differ a little from the model's; TRL corrects for it.
         drawn = self.player.config.rollout.backend == "vllm"
@@ -197,9 +204,8 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
     ) -> None:
         """Keep the decision with the rollouts it was made about."""
         batch = self.source.batch
-        start = self.accelerator.process_index * len(inputs)
         batch.selection = selection
-        batch.advantages_N = np.asarray(advantages_N[start : start + len(inputs)])
+        batch.advantages_N = advantages_N
         # Discarded groups have a spread of their own where only their outcomes tie.
         discarded = [trajectory.episode.episode_return for trajectory in batch.discarded]
         rewards = np.concatenate([rewards_N, np.array(discarded, dtype=np.float64)])
