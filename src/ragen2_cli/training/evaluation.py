@@ -10,6 +10,9 @@ from ragen2_cli.rollout.engine import Trajectory
 from ragen2_cli.training import processes
 from ragen2_cli.training.player import Player
 
+MATCHING_EPISODES = 128
+"""Held-out boards that each round of the search for a matched temperature plays."""
+
 
 def measure(player: Player, boards: Sequence[int], *, step: int, temperature: float) -> Evaluation:
     """Play every board once, each process its share, and count.
@@ -64,6 +67,24 @@ def summarize(
 def _sampling_entropy(played: Sequence[Trajectory]) -> float:
     tokens = sum(trajectory.sampled_tokens for trajectory in played)
     return -sum(sum(trajectory.sampling_logprobs) for trajectory in played) / tokens
+
+
+def measure_at_entropy(player: Player, boards: Sequence[int], entropy: float) -> Evaluation:
+    """Measure a start policy at the temperature that gives it a certain sampling entropy.
+
+    Args:
+        player: Who plays what.
+        boards: Held-out environment seeds; the search for the temperature plays the first
+            ``MATCHING_EPISODES`` of them.
+        entropy: The entropy to reach, in nats.
+    """
+
+    def entropy_at(temperature: float) -> float:
+        few = boards[:MATCHING_EPISODES]
+        return measure(player, few, step=0, temperature=temperature).entropy or 0.0
+
+    temperature = temperature_of_entropy(entropy_at, entropy)
+    return measure(player, boards, step=0, temperature=temperature)
 
 
 def temperature_of_entropy(

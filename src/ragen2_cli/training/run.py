@@ -19,7 +19,7 @@ from ragen2_cli.rollout.policies import VllmPolicy
 from ragen2_cli.runs import RunDirectory, step_name
 from ragen2_cli.training import checkpoints, processes
 from ragen2_cli.training.diagnostics import measure as measure_reasoning
-from ragen2_cli.training.evaluation import measure, temperature_of_entropy
+from ragen2_cli.training.evaluation import measure, measure_at_entropy
 from ragen2_cli.training.gradient_runs import analyze_batch
 from ragen2_cli.training.grpo_config import grpo_config
 from ragen2_cli.training.models import (
@@ -35,9 +35,6 @@ from ragen2_cli.training.recorder import Interrupts, Recorder
 from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource, RunTrainer
 from ragen2_cli.training.setup import prepare
 from ragen2_cli.training.stopping import StopRules
-
-MATCHING_EPISODES = 128
-"""Held-out boards that each round of the search for the matched temperature plays."""
 
 
 def start(
@@ -322,15 +319,7 @@ class _Run:
         if not (self.config.evaluation.matched_entropy and sampled and fresh_adapter):
             return None
         with model.disable_adapter():
-            few = self.boards[:MATCHING_EPISODES]
-
-            def entropy_at(temperature: float) -> float:
-                found = measure(self.player, few, step=0, temperature=temperature)
-                return found.entropy or 0.0
-
-            temperature = temperature_of_entropy(entropy_at, sampled["entropy"])
-            row = self._evaluate(0, temperature)
-        return asdict(row)
+            return asdict(measure_at_entropy(self.player, self.boards, sampled["entropy"]))
 
     def _save_adapter(self) -> None:
         if not processes.is_first():
