@@ -158,5 +158,35 @@ def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch, capsys):
     assert [row["step"] for row in written(tmp_path / "out")] == [1]
 
 
+def test_an_eruption_of_entropy_is_warned_of_at_once_and_in_the_next_measurement(tmp_path, caplog):
+    # Flat at 1.0 with small ripples for 30 steps, then up by 0.5 a step: far beyond the noise.
+    series = [1.0 + 0.01 * (-1) ** step for step in range(30)] + [1.5, 2.0, 2.5]
+    trainer = ordinary_trainer(tmp_path, steps=1)
+    monitor = CollapseMonitor(trainer, every=1, samples=8)
+    trainer.train()  # a table of completions to measure
+    state, control, args = trainer.state, TrainerControl(), trainer.args
+    state.log_history.clear()
+    monitor.on_train_begin(args, state, control)
+    with caplog.at_level(logging.WARNING):
+        for step, entropy in enumerate(series, start=1):
+            state.global_step = step
+            state.log_history.append({"step": step, "entropy": entropy})
+            monitor.on_log(args, state, control, logs={"entropy": entropy})
+            monitor.on_log(args, state, control, logs={"eval_loss": 1.0})
+    assert len(monitor.alarms) == 1
+    assert 31 <= monitor.alarms[0] <= 32
+    assert f"entropy is erupting at step {monitor.alarms[0]}" in caplog.text
+    for _ in range(2):
+        monitor.on_pre_optimizer_step(args, state, control, trainer.model, tiny_tokenizer())
+    first, second = written(tmp_path)[-2:]
+    assert any("entropy is erupting" in warning for warning in first["warnings"])
+    assert not any("erupting" in warning for warning in second["warnings"])
+    # A resumed run has seen the same history.
+    resumed = CollapseMonitor(trainer, every=1)
+    resumed.on_train_begin(args, state, control)
+    assert resumed.alarms == monitor.alarms
+    assert resumed._alarm.state() == monitor._alarm.state()
+
+
 def test_the_library_name():
     assert ragen2_cli.CollapseMonitor is CollapseMonitor

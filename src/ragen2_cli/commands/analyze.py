@@ -1,15 +1,18 @@
-"""``ragen2 analyze``: gradients by reward spread, and what correlates with success."""
+"""``ragen2 analyze``: gradients by reward spread, entropy phases, correlations with success."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
+from ragen2_cli.commands.entropy import entropy
+
 app = typer.Typer(
-    help="Gradient norms by reward spread; correlations of diagnostics with success.",
+    help="Gradient norms by reward spread; entropy phases; correlations with success.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
+app.command("entropy")(entropy)
 
 
 @app.command("gradients")

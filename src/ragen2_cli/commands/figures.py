@@ -116,16 +116,25 @@ def filter_(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
     return data(episodes, score=score if score in SPREAD_SCORES else "reward_var")
 
 
+def entropy(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
+    """Read entropy and pattern rates of runs, sweeps, and anyone's logs."""
+    from ragen2_cli.commands.entropy import read, rows
+
+    return rows(read(paths))
+
+
 READERS: dict[str, Callable[[Sequence[Path], int | None, Say], Rows]] = {
     "curves": from_logs("curves"),
     "dead-share": from_logs("dead-share"),
     "dynamics": from_logs("dynamics"),
+    "entropy": entropy,
     "filter": filter_,
     "gradients": gradients,
     "heatmap": heatmap,
     "lengths": from_logs("lengths"),
     "scatter": scatter,
     "sensitivity": from_logs("sensitivity"),
+    "separation": from_logs("separation"),
     "spearman": spearman,
     "stochasticity": stochasticity,
 }

@@ -10,6 +10,7 @@ Kind = Literal[
     "curves",
     "dead-share",
     "dynamics",
+    "entropy",
     "filter",
     "gradients",
     "heatmap",
@@ -17,6 +18,7 @@ Kind = Literal[
     "regimes",
     "scatter",
     "sensitivity",
+    "separation",
     "spearman",
     "stochasticity",
 ]

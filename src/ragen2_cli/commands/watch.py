@@ -100,10 +100,16 @@ def sparkline(values: list[float], width: int = WIDTH) -> str:
 
 def verdict_lines(view: View) -> list[str]:
     """Return the verdict so far and the newest warnings."""
+    from math import nan
+
+    from ragen2_cli.core.eruption import alarm_positions
     from ragen2_cli.core.regimes import judge
 
     verdict = judge(view.diagnostics)
     lines = [f"verdict: {verdict.regime}", *verdict.reasons]
+    alarms = alarm_positions([nan if row.entropy is None else row.entropy for row in view.steps])
+    if alarms:
+        lines.append(f"warning: entropy erupted at step {view.steps[alarms[-1]].step}")
     if view.diagnostics:
         lines += [f"warning: {text}" for text in view.diagnostics[-1].get("warnings", [])]
     return lines

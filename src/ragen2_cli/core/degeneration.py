@@ -94,6 +94,40 @@ def _facts(text: str, any_word: bool = False) -> list[str | Decimal]:
     return facts
 
 
+class Grounding:
+    """What has been said to the model so far, to judge the facts of its next reasoning by.
+
+    The same as ``ungrounded_facts`` with all texts so far as sources, each text read once.
+    """
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._known: set[str | Decimal] = set()
+
+    def learn(self, text: str) -> None:
+        """Take the facts of an observation, or of an earlier turn, as known."""
+        self._known.update(_facts(text, any_word=True))
+
+    def ungrounded(self, reasoning: str) -> float | None:
+        """Return the share of the reasoning's facts that are not known; None without a fact."""
+        facts = _facts(reasoning)
+        return sum(fact not in self._known for fact in facts) / len(facts) if facts else None
+
+
+def text_patterns(text: str) -> dict[str, float | None]:
+    """Return the patterns of one text by name; None where one is undefined for it."""
+    words = text.split()
+    fives, tens = repeated_ngram_mass(words, 5), repeated_ngram_mass(words[:10], 10)
+    if fives:  # longer n-grams repeat only where shorter ones do
+        tens = repeated_ngram_mass(words, 10)
+    return {
+        "sentence_duplication": sentence_duplication(text),
+        "repeated_5gram_mass": fives,
+        "repeated_10gram_mass": tens,
+        "unique_token_ratio": unique_token_ratio(words),
+    }
+
+
 def degeneration_metrics(texts: Iterable[str]) -> dict[str, float | None]:
     """Return the means over texts of every pattern that needs the text alone.
 
@@ -109,18 +143,10 @@ def degeneration_metrics(texts: Iterable[str]) -> dict[str, float | None]:
         "unique_token_ratio": [],
     }
     for text in texts:
-        words = text.split()
-        duplication = sentence_duplication(text)
-        fives, tens = repeated_ngram_mass(words, 5), repeated_ngram_mass(words[:10], 10)
-        if fives:  # longer n-grams repeat only where shorter ones do
-            tens = repeated_ngram_mass(words, 10)
-        values = {
-            "sentence_duplication": duplication,
-            "duplication_flagged": None if duplication is None else duplication >= DUPLICATION_FLAG,
-            "repeated_5gram_mass": fives,
-            "repeated_10gram_mass": tens,
-            "unique_token_ratio": unique_token_ratio(words),
-        }
+        values = text_patterns(text)
+        duplication = values["sentence_duplication"]
+        if duplication is not None:
+            columns["duplication_flagged"].append(float(duplication >= DUPLICATION_FLAG))
         for name, value in values.items():
             if value is not None:
                 columns[name].append(float(value))

@@ -57,7 +57,11 @@ class Layout:
 
 
 def find_layout(
-    kinds: Mapping[str, str], choice: Choice, sample: Sequence[Mapping[str, Any]] = ()
+    kinds: Mapping[str, str],
+    choice: Choice,
+    sample: Sequence[Mapping[str, Any]] = (),
+    *,
+    texts_alone: bool = False,
 ) -> Layout:
     """Decide which column is what.
 
@@ -72,6 +76,7 @@ def find_layout(
         kinds: Column to kind, in file order (see ``files.columns``), over all files.
         choice: What the user said.
         sample: Some rows of the log, in order.
+        texts_alone: No reward is needed and none is looked for.
 
     Raises:
         UserError: A column that was named is missing, or a needed one cannot be found; the
@@ -89,29 +94,35 @@ def find_layout(
     assert prompt is not None
     assert completion is not None
     chosen = choice.rewards or ((named["reward"],) if named["reward"] else ())
-    rewards, rule = (chosen, "as told") if chosen else _rewards(kinds, prompt, completion, sample)
+    rewards: tuple[str, ...] = ()
+    rule = "as told"
+    if not texts_alone:
+        rewards = tuple(chosen)
+        if not rewards:
+            rewards, rule = _rewards(kinds, prompt, completion, sample)
     for name in rewards:
         if name not in kinds:
             raise UserError(f"no column '{name}'{did_you_mean(name, kinds)}; columns seen: {seen}")
         if name in ADVANTAGE:
             raise UserError(f"'{name}' is not a reward: advantages are zero on average in a group")
-    if not rewards:
+    if not (rewards or texts_alone):
         raise UserError(f"no reward column; columns seen: {seen}; say which: --reward NAME")
     weights = choice.weights or (1.0,) * len(rewards)
-    if len(weights) != len(rewards):
+    if len(weights) != len(rewards) and not texts_alone:
         raise UserError(
             f"{len(weights)} reward weights for {len(rewards)} reward columns "
             f"({', '.join(rewards)}): give as many"
         )
     step, group = named["step"] or _usual(STEP, kinds), named["group"] or _usual(GROUP, kinds)
-    terms = (n if w == 1 else f"{w:g} x {n}" for n, w in zip(rewards, weights, strict=True))
-    said = [f"reward = {' + '.join(terms)} ({rule})"]
+    weighted = tuple(zip(rewards, weights, strict=True)) if rewards else ()
+    terms = (n if w == 1 else f"{w:g} x {n}" for n, w in weighted)
+    said = [f"reward = {' + '.join(terms)} ({rule})"] if weighted else []
     if step is None:
         said.append("steps are taken from file names")
     return Layout(
         prompt=prompt,
         completion=completion,
-        rewards=tuple(zip(rewards, weights, strict=True)),
+        rewards=weighted,
         step=step,
         group=group,
         mode=named["mode"] or _usual(MODE, kinds),

@@ -96,7 +96,9 @@ def read_log(path: Path, choice: Choice, progress: Progress | None = None) -> Lo
     return data
 
 
-def _open(path: Path, choice: Choice, data: LogData) -> tuple[list[LogFile], Layout]:
+def _open(
+    path: Path, choice: Choice, data: LogData, *, texts_alone: bool = False
+) -> tuple[list[LogFile], Layout]:
     """Return the readable files of the chosen mode and their common layout."""
     found = find_files(path)
     modes = {file.mode for file in found}
@@ -127,7 +129,7 @@ def _open(path: Path, choice: Choice, data: LogData) -> tuple[list[LogFile], Lay
             kinds.setdefault(name, kind)
     if not files or not kinds:
         raise UserError(f"{path}: {'no readable log' if not files else 'empty, no columns'}")
-    layout = find_layout(kinds, choice, _sample(files[0]))
+    layout = find_layout(kinds, choice, _sample(files[0]), texts_alone=texts_alone)
     if choice.mode == "eval" and "eval" not in modes and layout.mode is None:
         raise UserError(f"{path}: --mode eval, but neither a file name, folder nor column tells it")
     data.said += layout.said
@@ -264,18 +266,33 @@ def texts_of_step(path: Path, choice: Choice, step: int) -> list[RawText]:
     Raises:
         UserError: As ``read_log``.
     """
-    data = LogData("log")
-    files, layout = _open(path, choice, data)
     found = []
-    for file in files:
-        for row, number in _usable(file, layout, choice, data, single=len(files) == 1):
-            if number != step:
-                continue
-            prompt, completion = split_prompt(row.get(layout.prompt), row.get(layout.completion))
-            turns = turns_of(completion)
-            if turns and prompt is not None and completion is not None:
-                found.append(RawText(messages_of(prompt), tuple(turns)))
+    for number, prompt, completion in iter_texts(path, choice, LogData("log")):
+        turns = turns_of(completion) if number == step else []
+        if turns:
+            found.append(RawText(messages_of(prompt), tuple(turns)))
     return found
+
+
+def iter_texts(path: Path, choice: Choice, data: LogData) -> Iterator[tuple[int, Any, Any]]:
+    """Yield step, prompt and completion of every row, as logged, for what needs no reward.
+
+    Args:
+        path: As for ``read_log``.
+        choice: What the user said about its columns.
+        data: Counts what was left out and says what was inferred.
+
+    Raises:
+        UserError: As ``read_log``, a missing reward aside.
+    """
+    files, layout = _open(path, choice, data, texts_alone=True)
+    for file in files:
+        for row, step in _usable(file, layout, choice, data, single=len(files) == 1):
+            prompt, completion = split_prompt(row.get(layout.prompt), row.get(layout.completion))
+            if prompt is None or completion is None:
+                data.skipped["rows without a prompt or a completion"] += 1
+                continue
+            yield step, prompt, completion
 
 
 def read_run(path: Path, progress: Progress | None = None) -> LogData:

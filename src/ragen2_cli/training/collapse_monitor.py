@@ -21,6 +21,7 @@ from transformers import (
     TrainingArguments,
 )
 
+from ragen2_cli.core.alarm import EruptionAlarm
 from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, first_words, pattern_text
 from ragen2_cli.core.collapse import Marginal
 from ragen2_cli.core.regimes import CollapseWatch, Thresholds
@@ -48,8 +49,12 @@ class CollapseMonitor(TrainerCallback):
     distributed run the main process measures and all others follow its decision; a model that is
     split over processes is refused.
 
+    Token entropy is watched at every step that the trainer logs, not only where reasoning is
+    measured: an eruption (``core.alarm``) is warned of at once, and in the next measurement.
+
     Attributes:
         watch: The fold over measurements (``core.regimes.CollapseWatch``).
+        alarms: Steps at which entropy began to erupt.
         stopped: Why the run was stopped, or None.
     """
 
@@ -95,16 +100,23 @@ class CollapseMonitor(TrainerCallback):
         self._path = Path(path) if path is not None else None
         self.watch = CollapseWatch(limits)
         self.stopped: str | None = None
+        self.alarms: list[int] = []
+        self._alarm = EruptionAlarm()
+        self._unsaid: list[str] = []
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Refuse split models; replay the measurements of a resumed run."""
+        """Refuse split models; replay the measurements and entropies of a resumed run."""
         if self._trainer.is_fsdp_enabled or (
             self._trainer.is_deepspeed_enabled
             and self._trainer.accelerator.state.deepspeed_plugin.zero_stage == 3
         ):
             raise UserError("CollapseMonitor cannot score a model that is split over processes")
+        self._alarm, self._unsaid = EruptionAlarm(), []
+        self.alarms = [
+            row["step"] for row in state.log_history if self._alarm.update(row.get("entropy"))
+        ]
         path = self._file(args)
         self.watch = CollapseWatch(self.watch.limits)
         old = [row for row in _read(path) if row["step"] <= state.global_step]
@@ -112,6 +124,22 @@ class CollapseMonitor(TrainerCallback):
             self.watch.update(row)
         if state.is_world_process_zero and path.exists():
             path.write_text("".join(json.dumps(row) + "\n" for row in old), encoding="utf-8")
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Warn when the logged token entropy begins to erupt."""
+        entropy = (logs or {}).get("entropy")
+        if self._alarm.update(entropy):
+            self.alarms.append(state.global_step)
+            text = f"entropy is erupting at step {state.global_step}, now {entropy:.3g} nats"
+            self._unsaid.append(text)
+            logger.warning("%s", text)
 
     def on_pre_optimizer_step(
         self,
@@ -134,8 +162,9 @@ class CollapseMonitor(TrainerCallback):
 
             broadcast_object_list(rows)
         row = self.watch.update(rows[0] or {})
+        logged, self._unsaid = self._unsaid, []
         if state.is_world_process_zero:
-            _append(self._file(args), row)
+            _append(self._file(args), row | {"warnings": [*row["warnings"], *logged]})
         for warning in row["warnings"]:
             logger.warning("step %d: %s", step, warning)
         reason = self.watch.stop_reason()

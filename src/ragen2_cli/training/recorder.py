@@ -11,6 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from ragen2_cli.core.alarm import EruptionAlarm
 from ragen2_cli.records import Episode, Evaluation, Step
 from ragen2_cli.runs import RunDirectory
 from ragen2_cli.training import processes
@@ -46,6 +47,9 @@ class Recorder(TrainerCallback):
         self._seen: GenerationBatch | None = None
         self._mark = time.perf_counter()
         self.stop_reason = ""
+        self._alarm = EruptionAlarm()
+        for row in run.iter_steps():  # of a resumed run
+            self._alarm.update(row.entropy)
 
     def stop_after_step(self, reason: str | None) -> None:
         """Ask the run to stop once the step under way is done; None asks for nothing."""
@@ -74,6 +78,8 @@ class Recorder(TrainerCallback):
             self._seen = self._source.batch
         self._run.append_step(row)
         self._progress.step(row)
+        if self._alarm.update(row.entropy):
+            self._progress.note(f"step {row.step}: entropy is erupting, now {row.entropy:.3g}")
         self.stop_after_step(self._rules.after_step(row))
         last = state.global_step >= state.max_steps
         if self._evaluate and self._every and row.step % self._every == 0 and not last:
