@@ -25,6 +25,8 @@ FLAGS = {
     "prompts": "rollout.prompts",
     "group_size": "rollout.group_size",
     "algorithm": "algorithm.name",
+    "credit": "algorithm.credit",
+    "critic_model": "critic.model",
     "kl": "algorithm.kl",
     "entropy": "algorithm.entropy",
     "entropy_target": "algorithm.entropy_target",
@@ -54,7 +56,13 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
     prompts: Annotated[int | None, typer.Option(help="Prompt groups P in a batch.")] = None,
     group_size: Annotated[int | None, typer.Option(help="Rollouts G of each prompt.")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="grpo, dapo or dr-grpo.")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="grpo, dapo, dr-grpo or ppo.")] = None,
+    credit: Annotated[
+        str | None, typer.Option(help="Credit by episode, turn or (ppo) bi-level.")
+    ] = None,
+    critic_model: Annotated[
+        str | None, typer.Option(help="ppo: the critic's model; default: the policy's own base.")
+    ] = None,
     filter: Annotated[
         str | None, typer.Option(help="top-p, top-k, top-k-abs, min-p, resample or none.")
     ] = None,

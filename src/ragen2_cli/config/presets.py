@@ -11,6 +11,8 @@ ALGORITHMS: dict[str, Overlay] = {
     "dapo": {"loss_type": "dapo", "scale_rewards": "group", "clip_low": 0.2, "clip_high": 0.28},
     # Dr. GRPO: no division by the std, constant length normalizer.
     "dr-grpo": {"loss_type": "dr_grpo", "scale_rewards": "none", "clip_low": 0.2, "clip_high": 0.2},
+    # PPO: advantages token by token from a critic (GAE), mean over all tokens of the batch.
+    "ppo": {"loss_type": "dapo", "advantage": "gae", "clip_low": 0.2, "clip_high": 0.28},
 }
 
 PRESETS: dict[str, Overlay] = {

@@ -130,7 +130,7 @@ class FilterConfig(Section):
 class AlgorithmConfig(Section):
     """The loss. ``name`` is a preset of the others; what is set here wins over it."""
 
-    name: Literal["grpo", "dapo", "dr-grpo"] = "dapo"
+    name: Literal["grpo", "dapo", "dr-grpo", "ppo"] = "dapo"
     loss_type: Literal["grpo", "dapo", "bnpo", "dr_grpo", "cispo", "sapo", "luspo", "vespo"] = (
         "grpo"
     )
@@ -143,6 +143,36 @@ class AlgorithmConfig(Section):
         None, ge=0, description="turn on TRL's adaptive coefficient with this target, in nats"
     )
     iterations: int = Field(1, ge=1, description="updates on each batch of rollouts")
+    advantage: Literal["group", "gae"] = Field(
+        "group", description="relative to the group, or token by token against a critic"
+    )
+    credit: Literal["episode", "turn", "bi-level"] = Field(
+        "episode",
+        description="who is credited: the whole episode, each turn, or turns, then tokens",
+    )
+    gamma: float = Field(1.0, gt=0, le=1, description="discount from token to token, of gae")
+    lam: float = Field(1.0, ge=0, le=1, description="lambda of gae")
+    turn_gamma: float = Field(0.95, gt=0, le=1, description="discount between turns, of bi-level")
+    whiten: bool = Field(
+        True, description="gae advantages of a batch get mean 0 and standard deviation 1"
+    )
+
+
+class CriticConfig(Section):
+    """Who judges states when ``algorithm.advantage`` is ``gae``."""
+
+    model: str | None = Field(
+        None, description="stands on this model; unset: on the policy's own base, shared in memory"
+    )
+    lr: float = Field(1e-3, gt=0, description="constant rate of its adapter and head")
+    lora_rank: int = Field(16, ge=1)
+    lora_alpha: int = Field(32, ge=1)
+    clip: float = Field(
+        0.5, ge=0, description="how far a value may move within one batch; 0: any distance"
+    )
+    epochs: int = Field(1, ge=1, description="passes over each batch, one step each")
+    warmup_steps: int = Field(0, ge=0, description="first steps, in which it alone is trained")
+    max_grad_norm: float = Field(1.0, ge=0, description="0 turns clipping off")
 
 
 class SealConfig(Section):
@@ -231,6 +261,7 @@ class Config(Section):
     filter: FilterConfig = FilterConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     seal: SealConfig = SealConfig()
+    critic: CriticConfig = CriticConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
@@ -251,6 +282,8 @@ class Config(Section):
             )
         if self.rollout.group_size < 2:
             raise ValueError("rollout.group_size: a group-relative advantage needs 2 or more")
+        if self.algorithm.credit == "bi-level" and self.algorithm.advantage != "gae":
+            raise ValueError("algorithm.credit: bi-level needs a critic; use --algorithm ppo")
         if rows % self.optimizer.micro_batches:
             raise ValueError(
                 f"optimizer.micro_batches: {self.optimizer.micro_batches} does not divide the "

@@ -18,7 +18,8 @@ COMPLETION_KEYS = (
     "completion_ids",
     "completion_mask",
     "tool_mask",
-    "advantages",  # (N,) in TRL itself, (N, C) in some subclasses
+    "advantages",  # (N,) in TRL itself, (N, C) with a critic or credit per turn
+    "turns",
     "old_per_token_logps",
     "ref_per_token_logps",
     "sampling_per_token_logps",

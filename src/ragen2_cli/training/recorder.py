@@ -140,6 +140,10 @@ _EXTRA = (
     "filter_target",
     "entropy_coef",
     "clip_ratio/region_mean",
+    "value_loss",
+    "value_mean",
+    "explained_variance",
+    "critic_grad_norm",
 )
 _EXTRA_FAMILIES = ("seal/", "separation/")
 

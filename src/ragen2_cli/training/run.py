@@ -18,23 +18,21 @@ from ragen2_cli.records import Evaluation
 from ragen2_cli.rollout.policies import VllmPolicy
 from ragen2_cli.runs import RunDirectory, step_name
 from ragen2_cli.training import checkpoints, processes
+from ragen2_cli.training.critic import Critic
 from ragen2_cli.training.diagnostics import measure as measure_reasoning
 from ragen2_cli.training.evaluation import measure, measure_at_entropy
 from ragen2_cli.training.gradient_runs import analyze_batch
 from ragen2_cli.training.grpo_config import grpo_config
-from ragen2_cli.training.models import (
-    LoadedPolicy,
-    attach_lora,
-    load_policy,
-    train_fully,
-)
+from ragen2_cli.training.models import LoadedPolicy, load_policy
 from ragen2_cli.training.player import build_player
+from ragen2_cli.training.ppo import credit_rules, critic_for, save_critic
 from ragen2_cli.training.preflight import check
 from ragen2_cli.training.progress import Progress, progress_for
 from ragen2_cli.training.recorder import Interrupts, Recorder
 from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource, RunTrainer
 from ragen2_cli.training.setup import prepare
 from ragen2_cli.training.stopping import StopRules
+from ragen2_cli.training.weights import save_policy, trainable
 
 
 def start(
@@ -140,33 +138,21 @@ class _Run:
         self.config, self.run, self.progress = config, run, progress
         for note in loaded.notes:
             self.progress.note(note)
-        model = self._trainable(loaded)
+        critic = critic_for(config, loaded)  # before the policy has an adapter
+        model = trainable(config, loaded)
         self.player = build_player(config, model, loaded)
         self.boards = self.player.heldout_boards(config.evaluation.episodes)
         self.source = PromptSource(self.player)
         self.rules = StopRules(config.stop)
         self.watch = CollapseWatch()
-        self.trainer = self._trainer(model, loaded)
+        self.trainer = self._trainer(model, loaded, critic)
         self.source.observe = self._diagnose
         if config.rollout.backend == "vllm":
             if self.trainer.accelerator.num_processes > 1:
                 raise UserError("rollout.backend: vllm works in one process only")
             self.player.policy = VllmPolicy(self.trainer.vllm_generation)
 
-    def _trainable(self, loaded: LoadedPolicy) -> Any:
-        config = self.config.model
-        if config.adapter is not None:
-            return loaded.model
-        if config.full:
-            return train_fully(loaded.model)
-        return attach_lora(
-            loaded.model,
-            rank=config.lora_rank,
-            alpha=config.lora_alpha,
-            dropout=config.lora_dropout,
-        )
-
-    def _trainer(self, model: Any, loaded: LoadedPolicy) -> RunTrainer:
+    def _trainer(self, model: Any, loaded: LoadedPolicy, critic: Critic | None) -> RunTrainer:
         config = self.config
         evaluate = self._evaluate if self.boards else None
         self.interrupts = Interrupts(self.progress)
@@ -195,6 +181,8 @@ class _Run:
             flush=self.run.sync,
             carried={"rules": self.rules, "watch": self.watch},
             callbacks=[self.recorder],
+            credit=credit_rules(config),
+            critic=critic,
         )
         trainer.remove_callback(PrinterCallback)
         self.recorder.can_stop = lambda: trainer.at_generation_boundary
@@ -325,9 +313,10 @@ class _Run:
         if not processes.is_first():
             return
         model = self.trainer.accelerator.unwrap_model(self.trainer.model)
-        model.save_pretrained(str(self.run.adapter), safe_serialization=True)
-        if self.config.model.full:
-            self.player.template.tokenizer.save_pretrained(str(self.run.adapter))
+        tokenizer = self.player.template.tokenizer
+        save_policy(model, tokenizer, self.run.adapter, full=self.config.model.full)
+        if self.trainer.learner is not None:
+            save_critic(self.trainer.learner.critic, self.run.path)
 
     def _summary(
         self,

@@ -16,13 +16,13 @@ from ragen2_cli.records import Episode
 from ragen2_cli.rollout.engine import Trajectory
 from ragen2_cli.rollout.trl_fields import trl_fields
 from ragen2_cli.training import checkpoints
+from ragen2_cli.training.credit import CreditTrainer
 from ragen2_cli.training.player import Player
 from ragen2_cli.training.processes import count, gather
 from ragen2_cli.training.resampling import Dealt, fill_with_live_groups
 from ragen2_cli.training.resume import SafeCheckpointMixin
 from ragen2_cli.training.seal_loss import SealLoss
 from ragen2_cli.training.selection import Floats
-from ragen2_cli.training.snr_trainer import SnrGRPOTrainer
 
 
 @dataclass
@@ -60,9 +60,12 @@ class GenerationBatch:
             return [trajectory.episode for trajectory in self.played]
         kept = set(self.selection.kept.tolist())
         return [
-            replace(trajectory.episode, advantage=float(advantage), kept=group in kept)
+            replace(
+                trajectory.episode,
+                advantage=None if math.isnan(advantage) else float(advantage),
+                kept=trajectory.episode.group in kept,
+            )
             for trajectory, advantage in zip(self.trajectories, self.advantages_N, strict=True)
-            for group in (trajectory.episode.group,)
         ] + [
             replace(trajectory.episode, advantage=0.0, kept=False) for trajectory in self.discarded
         ]
@@ -154,8 +157,8 @@ class Carried(Protocol):
         """Go on from ``state()``."""
 
 
-class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
-    """``SnrGRPOTrainer`` fed by a ``PromptSource``; its checkpoints carry all histories."""
+class RunTrainer(SafeCheckpointMixin, CreditTrainer):
+    """``CreditTrainer`` fed by a ``PromptSource``; its checkpoints carry all histories."""
 
     def __init__(
         self,
@@ -165,14 +168,14 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
         carried: Mapping[str, Carried],
         **kwargs: Any,
     ) -> None:
-        """Take what ``SnrGRPOTrainer`` takes, and the run's own parts.
+        """Take what ``CreditTrainer`` takes, and the run's own parts.
 
         Args:
-            *args: Passed on to ``SnrGRPOTrainer``.
+            *args: Passed on to ``CreditTrainer``.
             source: Where episodes come from.
             flush: Brings the run's logs to the disk.
             carried: Histories by name, saved in checkpoints and restored from them.
-            **kwargs: Passed on to ``SnrGRPOTrainer``.
+            **kwargs: Passed on to ``CreditTrainer``.
         """
         self.source = source
         self._flush = flush
@@ -216,6 +219,10 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
         self.source.observe(batch)
         batch.diagnosis_seconds = time.perf_counter() - start_of_diagnosis
 
+    def on_credit(self, advantages_N: Floats) -> None:
+        """Keep what each rollout's tokens got on average."""
+        self.source.batch.advantages_N = advantages_N
+
     def before_commit(self) -> None:
         """Bring the run's logs to the disk before a checkpoint counts."""
         self._flush()
@@ -233,6 +240,7 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
             "empty_steps": self.empty_steps,
             "empty_batches": self.empty_batches,
             "carried": {name: part.state() for name, part in self._carried.items()},
+            "critic": self.learner.state() if self.learner else None,
         }
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
@@ -242,3 +250,5 @@ class RunTrainer(SafeCheckpointMixin, SnrGRPOTrainer):
         self.empty_batches = int(state["empty_batches"])
         for name, part in self._carried.items():
             part.load(state["carried"][name])
+        if self.learner is not None:
+            self.learner.load(state["critic"])

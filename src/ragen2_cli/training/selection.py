@@ -3,7 +3,9 @@
 N rows are P groups of G consecutive rollouts. NaN marks a row without a score.
 """
 
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,6 +14,13 @@ from ragen2_cli.core.filters import GroupFilter, Selection
 from ragen2_cli.core.groups import GroupStats, LossScaling, group_stats, loss_scaling_factor
 
 Floats = NDArray[np.float64]
+
+
+def replace_last(log: MutableSequence[Any], values: Sequence[Any]) -> None:
+    """Put values in the place of as many that were appended last (fewer, if there are fewer)."""
+    for _ in range(min(len(log), len(values))):
+        log.pop()
+    log.extend(values)
 
 
 def weighted_rewards(rewards_N_F: ArrayLike, weights_F: ArrayLike) -> Floats:
@@ -64,12 +73,14 @@ class Decision:
         stats: Statistics of the groups' rewards, over the whole batch before the filter.
         advantages_N: Final advantages of every row, those of dropped groups too.
         kept_N: True for the rows that are trained on: scored, in a kept group.
+        scale_N: What loss scaling and soft weights multiply a row's advantage by, dead or not.
     """
 
     selection: Selection
     stats: GroupStats
     advantages_N: Floats
     kept_N: NDArray[np.bool_]
+    scale_N: Floats
 
     def metrics(self) -> dict[str, float]:
         """Counts and statistics for the log.
@@ -135,15 +146,14 @@ class Rules:
         stats = group_stats(rewards_N.reshape(-1, group_size))
         selection = self.group_filter.select(spread_N.reshape(-1, group_size), score_P=score_P)
         groups = len(stats.dead_P)
-        factor_P = np.where(stats.dead_P, 0.0, 1.0)
-        factor_P *= loss_scaling_factor(len(selection.kept), groups, self.loss_scaling)
-        if self.soft_weighting:
-            factor_P *= selection.weight_P
-        factor_N = np.repeat(factor_P, group_size)
+        scaling = loss_scaling_factor(len(selection.kept), groups, self.loss_scaling)
+        scale_P = scaling * (selection.weight_P if self.soft_weighting else np.ones(groups))
+        factor_N = np.repeat(np.where(stats.dead_P, 0.0, scale_P), group_size)
         scored_N = ~np.isnan(rewards_N)
         return Decision(
             selection,
             stats,
             np.where(scored_N & (factor_N != 0), advantages_N * factor_N, 0.0),
             scored_N & np.repeat(np.isin(np.arange(groups), selection.kept), group_size),
+            np.repeat(scale_P, group_size),
         )

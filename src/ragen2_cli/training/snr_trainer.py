@@ -40,6 +40,7 @@ from ragen2_cli.training.selection import (
     Floats,
     Rules,
     nothing_left,
+    replace_last,
     score_from_rows,
     weighted_rewards,
 )
@@ -76,6 +77,7 @@ class SnrGRPOTrainer(SealTrainer):
     num_generations: int
     pad_to_multiple_of: int | None
     _buffered_inputs: Any
+    _decision: Decision
     _logs: Any
 
     def __init__(
@@ -193,7 +195,7 @@ class SnrGRPOTrainer(SealTrainer):
         rows_kept = torch.as_tensor(np.flatnonzero(decision.kept_N[mine]))
         kept = take_rows(batch | {"advantages": advantages}, rows_kept)
         kept["num_items_in_batch"] = self.accelerator.gather(loss_mask(kept).sum()).sum()
-        self.last_selection = decision.selection
+        self.last_selection, self._decision = decision.selection, decision
         self._record(batch, kept, decision)
         self.on_selection(decision.selection, decision.advantages_N, rewards_N, inputs)
         return kept
@@ -216,10 +218,8 @@ class SnrGRPOTrainer(SealTrainer):
         metrics = decision.metrics() | {"kept_tokens_ratio": after / before if before else 0.0}
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
-        logged = self._logs["advantages"]  # the parent has just put its own values there
-        for _ in range(min(len(logged), len(decision.advantages_N))):
-            logged.pop()
-        logged.extend(decision.advantages_N.tolist())
+        # The parent has just put its own values there.
+        replace_last(self._logs["advantages"], decision.advantages_N.tolist())
         self._logs["extra"]["kept"].extend(decision.kept_N.tolist())
         if before == 0:
             warn_all_masked(self._metrics["train"]["completions/clipped_ratio"][-1])
