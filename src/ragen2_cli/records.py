@@ -65,7 +65,8 @@ class Episode:
         loss_mask: 1 for each sampled completion token, 0 for each observation token.
         turn_spans: Half-open (start, end) index pairs into ``completion_ids``, one per turn's
             sampled tokens.
-        advantage: Group-relative advantage; None before it is known.
+        advantage: Its advantage, the mean over its sampled tokens where they differ; None before
+            it is known, and where a critic did not judge a group that was dropped.
         kept: Whether the group filter kept its group; None before it is known.
         silent: True when ``--dead-share`` silenced its prompt.
     """

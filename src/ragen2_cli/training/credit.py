@@ -22,6 +22,7 @@ from ragen2_cli.core.advantages import (
     turn_advantages,
     turn_rewards,
 )
+from ragen2_cli.core.groups import Scale
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
 from ragen2_cli.training.compaction import Batch, loss_mask
@@ -76,6 +77,8 @@ class CreditTrainer(SnrGRPOTrainer):
         rules_of_credit: Where rewards go.
         learner: The critic and its optimizer; None without one.
     """
+
+    scale_rewards: Scale
 
     def __init__(
         self,
@@ -162,9 +165,7 @@ class CreditTrainer(SnrGRPOTrainer):
             means = np.full(len(inputs), np.nan)
             means[rows] = _row_means(advantages, columns)
         else:
-            relative = turn_advantages(
-                turns.rewards_N_K, self.num_generations, str(self.scale_rewards)
-            )
+            relative = turn_advantages(turns.rewards_N_K, self.num_generations, self.scale_rewards)
             relative *= self._scale(len(inputs), dead=0.0)[:, None]
             advantages = spread_over_tokens(relative[rows], columns)
             means = _row_means(spread_over_tokens(relative, turns.turn_N_C), turns.turn_N_C)
