@@ -40,8 +40,8 @@ STATISTICS: dict[str, str] = {
     "seal/loss": "SEAL's mean cross-entropy, before its coefficient, in nats",
     "seal/accuracy": "share of trained tokens whose logit has the sign of their row's advantage",
     "separation/contrast": "2 x across - (within_correct + within_incorrect), cosines of row means",
-    "advantage": "as used in the loss: relative to the group; with credit per turn or a critic the"
-    " mean over the episode's sampled tokens, absent where the critic did not judge a dropped group",
+    "advantage": "as used in the loss: relative to the group; with credit per turn or a critic"
+    " the mean over the sampled tokens, absent where a group was dropped before the critic",
     "value_loss": "0.5 * squared error of the critic, mean over trained tokens, before its step",
     "explained_variance": "1 - var(return - value) / var(return) over trained tokens",
 }
