@@ -112,7 +112,6 @@ class CreditTrainer(SnrGRPOTrainer):
             raise UserError("credit: bi-level needs a critic; use --algorithm ppo")
         if self._per_token and self.loss_type == "vespo":
             raise UserError("loss_type: vespo has no advantages per token; use dapo or grpo")
-        self._turns: Turns | None = None
 
     @property
     def _per_token(self) -> bool:
@@ -140,40 +139,44 @@ class CreditTrainer(SnrGRPOTrainer):
         turn_N_C = np.where(own_N_C, turns.turn_N_C, NO_TURN)
         if ((turn_N_C == NO_TURN) & own_N_C).any():
             raise RuntimeError("a token that is trained on belongs to no turn")
-        self._turns = Turns(turns.rewards_N_K, turn_N_C)
-        columns = torch.as_tensor(turn_N_C).to(batch["completion_ids"].device)
-        rows = torch.arange(len(inputs), device=columns.device)
-        return super()._filter(batch | {"turns": columns, "row": rows}, inputs)
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
-        kept: Batch = super()._generate_and_score_completions(inputs)
-        if self._turns is None:  # evaluation, or one advantage per row
-            return kept
-        turns, self._turns = self._turns, None
+        device = batch["completion_ids"].device
+        columns = {
+            "turns": torch.as_tensor(turn_N_C, device=device),
+            "row": torch.arange(len(inputs), device=device),
+        }
+        kept = super()._filter(batch | columns, inputs)
         rows = kept.pop("row").cpu().numpy()
-        columns = kept["turns"].cpu().numpy()
+        found = Turns(turns.rewards_N_K, turn_N_C)
         if self.learner is not None:
-            judged = self.learner.judge(
-                kept,
-                turns.rewards_N_K[rows],
-                self.rules_of_credit.credit,
-                self.rules_of_credit.discounts,
-            )
-            for name, value in judged.metrics.items():
-                self._metrics["train"][name].append(value)
-            advantages = judged.advantages_N_C * self._scale(len(inputs))[rows, None]
-            means = np.full(len(inputs), np.nan)
-            means[rows] = _row_means(advantages, columns)
+            advantages, means = self._judged(self.learner, kept, found, rows)
         else:
-            relative = turn_advantages(turns.rewards_N_K, self.num_generations, self.scale_rewards)
-            relative *= self._scale(len(inputs), dead=0.0)[:, None]
-            advantages = spread_over_tokens(relative[rows], columns)
-            means = _row_means(spread_over_tokens(relative, turns.turn_N_C), turns.turn_N_C)
-        kept["advantages"] = torch.as_tensor(advantages).to(kept["advantages"])
+            advantages, means = self._compared(found, rows)
         del kept["turns"]
+        kept["advantages"] = torch.as_tensor(advantages).to(kept["advantages"])
         replace_last(self._logs["advantages"], np.nan_to_num(self._gather(means)).tolist())
         self.on_credit(means)
         return kept
+
+    def _judged(
+        self, learner: CriticLearner, kept: Batch, turns: Turns, rows: Any
+    ) -> tuple[Floats, Floats]:
+        """Advantages of the kept rows by the critic, and their means over this process's rows."""
+        rules = self.rules_of_credit
+        judged = learner.judge(kept, turns.rewards_N_K[rows], rules.credit, rules.discounts)
+        for name, value in judged.metrics.items():
+            self._metrics["train"][name].append(value)
+        count = len(turns.turn_N_C)
+        advantages = judged.advantages_N_C * self._scale(count)[rows, None]
+        means = np.full(count, np.nan)
+        means[rows] = _row_means(advantages, turns.turn_N_C[rows])
+        return advantages, means
+
+    def _compared(self, turns: Turns, rows: Any) -> tuple[Floats, Floats]:
+        """The same from comparisons inside the groups."""
+        relative = turn_advantages(turns.rewards_N_K, self.num_generations, self.scale_rewards)
+        relative *= self._scale(len(relative), dead=0.0)[:, None]
+        advantages = spread_over_tokens(relative, turns.turn_N_C)
+        return advantages[rows], _row_means(advantages, turns.turn_N_C)
 
     def _scale(self, rows: int, dead: float = 1.0) -> Floats:
         """Factor on the advantages of this process's rows: the filter's scaling and weights."""
