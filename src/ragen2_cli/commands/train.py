@@ -125,7 +125,7 @@ def train(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A sparse TOML file.")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="ragen2-code, ragen2-main-table or paper.")
+        str | None, typer.Option(help="ppo, starpo-s, ragen2-code, ragen2-main-table or paper.")
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any other setting: section.key=value.")

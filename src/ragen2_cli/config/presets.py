@@ -29,6 +29,16 @@ PRESETS: dict[str, Overlay] = {
             "include_zero": True,
         }
     },
+    # PPO as in the paper's experiments: clip 0.2 / 0.28, gamma = lambda = 1, entropy bonus 0.001.
+    # Their critic has a rate of 1e-5, all weights trained; a LoRA critic learns at 1e-3.
+    "ppo": {"algorithm": {"name": "ppo", "entropy": 0.001}, "critic": {"lr": 1e-3}},
+    # StarPO-S, the stabilized variant of RAGEN's first version (arXiv 2504.20073): the quarter of
+    # the prompts with the highest standard deviation, no KL, clip-higher, a critic as baseline.
+    "starpo-s": {
+        "filter": {"strategy": "top-k", "value": 0.25, "score": "reward_std"},
+        "algorithm": {"name": "ppo", "kl": 0.0, "clip_low": 0.2, "clip_high": 0.28},
+        "critic": {"lr": 1e-3},
+    },
     # Full-size hyperparameters of the paper (Qwen2.5-3B on a GPU).
     "paper": {
         "steps": 400,

@@ -24,6 +24,8 @@ AXES = {
     "stochasticity": stochasticity_axis,
     "filter": filter_axis,
     "top-p": top_p_axis,
+    "algorithm": lambda text: values_axis("algorithm", "algorithm.name", text, str),
+    "credit": lambda text: values_axis("credit", "algorithm.credit", text, str),
     "kl": lambda text: values_axis("kl", "algorithm.kl", text),
     "entropy": lambda text: values_axis("entropy", "algorithm.entropy", text),
     "seal": lambda text: values_axis("seal", "seal.coefficient", text),

@@ -47,7 +47,12 @@ def critic_for(config: Config, loaded: LoadedPolicy) -> Critic | None:
         return None
     chosen, base = config.critic, loaded.model
     if chosen.model is not None:
-        other = load_policy(chosen.model, device=config.model.device, dtype=config.model.dtype)
+        other = load_policy(
+            chosen.model,
+            device=config.model.device,
+            dtype=config.model.dtype,
+            env=config.env.name,
+        )
         if other.tokenizer.get_vocab() != loaded.tokenizer.get_vocab():
             raise UserError(
                 f"--critic-model {chosen.model}: its tokens are not those of {config.model.name};"
