@@ -76,3 +76,17 @@ def test_a_checkpoint_is_analyzed_and_stays_as_it_is(tmp_path: Path) -> None:
     assert again["tables"] == content["tables"]
     with pytest.raises(UserError, match="no complete checkpoint of step 7"):
         analyze_run(run, checkpoint=7)
+
+
+def test_a_run_with_a_critic_shows_its_gradient(tmp_path: Path) -> None:
+    run = train(tmp_path / "ppo", **{"algorithm.name": "ppo", "diagnostics.gradients_every": 1})
+    first = json.loads((run.path / "gradients" / "step-000001.json").read_text())
+    assert first["scale_rewards"] == "gae"
+    assert first["tables"][0]["rows"][-1]["norms"]["batch"]["critic"] > 0
+    before = digest(run.path)
+    at_two, _ = analyze_run(run, checkpoint=2, groups=4)
+    at_end, _ = analyze_run(run, groups=4)
+    assert at_end["tables"] == at_two["tables"]
+    at_one, _ = analyze_run(run, checkpoint=1, groups=4)
+    assert at_one["tables"] != at_two["tables"]
+    assert digest(run.path) == before

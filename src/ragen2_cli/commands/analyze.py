@@ -68,7 +68,9 @@ def gradients(
         return
     for table in content["tables"]:
         after = f", after the filter {content['filter']}" if table["filtered"] else ""
-        typer.echo(f"rewards scaled by {table['scale_rewards']}{after}:")
+        scale = table["scale_rewards"]
+        how = "advantages of the critic" if scale == "gae" else f"rewards scaled by {scale}"
+        typer.echo(f"{how}{after}:")
         typer.echo(_gradient_table(table["rows"], per, content["score"]) + "\n")
     typer.echo(
         f"{content['groups']} groups of {content['group_size']} from step {content['step']}, "
@@ -82,7 +84,9 @@ def _gradient_table(rows: list[dict[str, Any]], per: str, score: str) -> str:
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.3g}"
 
-    names = ("task", "entropy", "kl", "regularizer", "snr")
+    names = ["task", "entropy", "kl", "regularizer", "snr"]
+    if rows[0]["norms"][per].get("critic") is not None:
+        names.append("critic")
     table = [["bucket", "groups", "dead", score, *names]]
     for row in rows:
         norms = row["norms"][per]

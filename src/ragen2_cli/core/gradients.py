@@ -25,11 +25,15 @@ PERS: tuple[Per, ...] = get_args(Per)
 
 @dataclass(frozen=True, eq=False)
 class TermGradients:
-    """Flat gradients of the three loss terms; None for a term that is off (coefficient 0)."""
+    """Flat gradients of the policy's three loss terms, and of a critic's loss in its own weights.
+
+    None for a term that is off (coefficient 0), and without a critic.
+    """
 
     task_D: NDArray[np.float64]
     entropy_D: NDArray[np.float64] | None = None
     kl_D: NDArray[np.float64] | None = None
+    critic_C: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,14 @@ class TermNorms:
         entropy: Norm of the entropy term's gradient.
         kl: Norm of the KL term's gradient.
         regularizer: Norm of the *summed* entropy and KL gradient: what really acts on the weights.
+        critic: Norm of the value loss's gradient in the critic's weights; no part of the ratios.
     """
 
     task: float
     entropy: float | None = None
     kl: float | None = None
     regularizer: float | None = None
+    critic: float | None = None
 
     @property
     def regularizer_sum(self) -> float | None:
@@ -165,6 +171,7 @@ def term_norms(gradients: TermGradients) -> TermNorms:
         entropy=None if gradients.entropy_D is None else _norm(gradients.entropy_D),
         kl=None if gradients.kl_D is None else _norm(gradients.kl_D),
         regularizer=_norm(np.sum(np.asarray(terms, dtype=np.float64), axis=0)) if terms else None,
+        critic=None if gradients.critic_C is None else _norm(gradients.critic_C),
     )
 
 
@@ -185,7 +192,8 @@ def summed(gradients_B: Sequence[TermGradients]) -> TermGradients:
 
     task = np.sum([np.asarray(one.task_D, dtype=np.float64) for one in gradients_B], axis=0)
     entropy = total("entropy", [one.entropy_D for one in gradients_B])
-    return TermGradients(task, entropy, total("KL", [one.kl_D for one in gradients_B]))
+    kl = total("KL", [one.kl_D for one in gradients_B])
+    return TermGradients(task, entropy, kl, total("critic", [one.critic_C for one in gradients_B]))
 
 
 def scaled(norms: TermNorms, factor: float) -> TermNorms:
@@ -195,7 +203,11 @@ def scaled(norms: TermNorms, factor: float) -> TermNorms:
         return None if norm is None else norm * factor
 
     return TermNorms(
-        norms.task * factor, times(norms.entropy), times(norms.kl), times(norms.regularizer)
+        norms.task * factor,
+        times(norms.entropy),
+        times(norms.kl),
+        times(norms.regularizer),
+        times(norms.critic),
     )
 
 

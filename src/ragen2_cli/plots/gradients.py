@@ -16,6 +16,11 @@ _PANELS = {
     "regularizer": "regularizer gradient norm",
     "snr": "task norm / regularizer norm",
 }
+_CRITIC = {"critic": "critic gradient norm"}
+_UNDER_A_CRITIC = (
+    " A critic compares returns with what it expects, not with the group, so the policy's task "
+    "gradient need not vanish at spread 0. Its own norm is in its own weights."
+)
 _TERMS = {"entropy": "entropy term", "kl": "KL term", "regularizer": "both, summed gradient"}
 
 
@@ -48,6 +53,7 @@ def data(analyses: Sequence[Mapping[str, Any]]) -> list[Row]:
                         "spread": row["score_mean"],
                         **{name: norms[name] for name in ("task", "entropy", "kl")},
                         **{name: norms[name] for name in ("regularizer", "snr")},
+                        "critic": norms.get("critic"),
                     }
                 )
     return rows
@@ -55,20 +61,20 @@ def data(analyses: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 def draw(rows: Sequence[Row]) -> Figure:
     """Draw ``data``: means over analyses, each analysis as a small dot."""
-    figure, grid = style.canvas(10.4, 3.5, 1, 4)
+    panels = _PANELS | (_CRITIC if _has_critic(rows) else {})
+    figure, grid = style.canvas(2.6 * len(panels), 3.5, 1, len(panels))
     buckets = list(dict.fromkeys(row["bucket"] for row in rows if row["bucket"] != "all"))
     scales = list(dict.fromkeys(row["scale_rewards"] for row in rows))
-    for axes, (name, text) in zip(grid[0], _PANELS.items(), strict=True):
+    for axes, (name, text) in zip(grid[0], panels.items(), strict=True):
         style.title(axes, text)
+        chosen = [row for row in rows if row["scale_rewards"] == scales[0]] if scales else []
         if name == "regularizer":
-            chosen = [row for row in rows if row["scale_rewards"] == scales[0]] if scales else []
             series = {label: (key, chosen) for key, label in _TERMS.items()}
-        elif name == "spread":
-            chosen = [row for row in rows if row["scale_rewards"] == scales[0]] if scales else []
-            series = {"": ("spread", chosen)}
+        elif name in ("spread", "critic"):
+            series = {"": (name, chosen)}
         else:
             series = {
-                f"rewards scaled by {scale}": (
+                "advantages of the critic" if scale == "gae" else f"rewards scaled by {scale}": (
                     name,
                     [row for row in rows if row["scale_rewards"] == scale],
                 )
@@ -119,6 +125,10 @@ def _series(
     return len(x)
 
 
+def _has_critic(rows: Sequence[Row]) -> bool:
+    return any(row.get("critic") is not None for row in rows)
+
+
 def _about(rows: Sequence[Row]) -> str:
     if not rows:
         return "No analysis; make one with ragen2 analyze gradients."
@@ -133,5 +143,5 @@ def _about(rows: Sequence[Row]) -> str:
         f"n = {batches} of {' or '.join(map(str, groups))} groups (steps {steps}); "
         f"{first['loss_type']} loss, entropy coefficient {first['entropy_coef']:g}, KL coefficient "
         f"{first['kl_coef']:g}. All norms over the rows of the whole batch, before clipping. "
-        f"Dead groups: {shares or 'none'}."
+        f"Dead groups: {shares or 'none'}." + _UNDER_A_CRITIC * _has_critic(rows)
     )

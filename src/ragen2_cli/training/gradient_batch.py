@@ -23,7 +23,8 @@ class ProbeSettings:
         loss_type: Decides the weight of a token, as in training.
         max_completion_length: The constant length of ``dr_grpo``.
         temperature: Of the softmax, as in training.
-        scales: Ways of scaling rewards; each gives a task gradient of its own.
+        scales: Ways of scaling rewards; each gives a task gradient of its own. A critic adds
+            ``gae``, its advantages token by token.
         buckets: Most buckets.
         remainder: Where groups go that do not divide evenly.
         score: The spread that groups are sorted by.
@@ -55,7 +56,8 @@ class ProbeBatch:
         score_P: Spread of each group.
         dead_P: Groups whose returns carry no signal.
         tokens_N: Trained tokens of each row.
-        advantage_N: By scale of rewards; exactly 0 in dead groups and for unscored rows.
+        advantage_N: By scale of rewards, of each row; exactly 0 in dead groups and for unscored
+            rows. Of ``gae``, of each row's completion tokens.
         weight_N: Weight of each token of a row in the policy and KL loss of the whole batch.
     """
 
@@ -67,7 +69,7 @@ class ProbeBatch:
     score_P: NDArray[np.float64]
     dead_P: NDArray[np.bool_]
     tokens_N: NDArray[np.int64]
-    advantage_N: dict[str, NDArray[np.float64]]
+    advantage_N: dict[str, NDArray[np.float64] | list[NDArray[np.float64]]]
     weight_N: NDArray[np.float64]
 
     @classmethod

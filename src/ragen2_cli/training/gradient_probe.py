@@ -35,6 +35,7 @@ from ragen2_cli.core.gradients import (
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
 from ragen2_cli.training.gradient_batch import ProbeBatch, ProbeSettings
+from ragen2_cli.training.gradient_critic import CriticProbe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +72,7 @@ def probe(
     group_filter: GroupFilter | None = None,
     reference: Callable[[], Any] | None = None,
     spread_of_outcome: bool = False,
+    critic: CriticProbe | None = None,
 ) -> GradientReport:
     """Measure the gradient norms of a batch of episodes under the policy that sampled it.
 
@@ -82,6 +84,7 @@ def probe(
         group_filter: For the tables after the filter; None leaves every group in.
         reference: Returns a context in which ``model`` is the reference policy; needed for KL.
         spread_of_outcome: Judge the spread without the format penalty.
+        critic: Adds the task gradient under its advantages (``gae``) and its own gradient.
 
     Raises:
         UserError: No episodes, rows that do not fill groups, nothing trainable, an unknown loss
@@ -96,25 +99,26 @@ def probe(
     if not parameters:
         raise UserError("gradients: the policy has no trainable parameter")
     batch = ProbeBatch.of(episodes, group_size, settings, spread_of_outcome=spread_of_outcome)
+    scales: tuple[str, ...] = settings.scales
+    if critic is not None:
+        batch.advantage_N["gae"], scales = critic.advantages_N, ("gae", *settings.scales)
     chosen = (group_filter or GroupFilter(strategy="none")).select(batch.spread_P_G)
     kept_P = np.isin(np.arange(len(batch.dead_P)), chosen.kept)
     buckets = quantile_buckets(batch.score_P, settings.buckets, settings.remainder)
     with _evaluating(model):
-        measure = _Measure(model, parameters, batch, settings, reference)
+        measure = _Measure(model, parameters, batch, settings, reference, scales, critic)
         parts = [
             [measure(batch.rows_of(bucket[kept_P[bucket] == kept])) for kept in (True, False)]
             for bucket in buckets
         ]
     whole = [_added(pair) for pair in parts]
-    tables: Tables = {
-        scale: _table(batch, buckets, whole, scale, 1.0, 1.0) for scale in settings.scales
-    }
+    tables: Tables = {scale: _table(batch, buckets, whole, scale, 1.0, 1.0) for scale in scales}
     filtered: Tables = {}
     alive = [k for k, bucket in enumerate(buckets) if kept_P[bucket].any()]
     if alive:
         members = [buckets[k][kept_P[buckets[k]]] for k in alive]
         shares = batch.inverse_shares(np.concatenate(members), settings.loss_type)
-        for scale in settings.scales:
+        for scale in scales:
             rows = _table(batch, members, [parts[k][0] for k in alive], scale, *shares)
             names = [f"Q{k + 1}" for k in alive] + ["all"]
             filtered[scale] = [
@@ -133,12 +137,15 @@ class _Measure:
         batch: ProbeBatch,
         settings: ProbeSettings,
         reference: Callable[[], Any] | None,
+        scales: Sequence[str],
+        critic: CriticProbe | None,
     ) -> None:
+        self._scales, self._critic = scales, critic
         self._model, self._parameters = model, parameters
         self._batch, self._settings, self._reference = batch, settings, reference
         self._device = parameters[0].device
         self._terms = [
-            *settings.scales,
+            *scales,
             *(name for name in REGULARIZERS if asdict(settings)[name]),
         ]
 
@@ -152,6 +159,8 @@ class _Measure:
                     loss, self._parameters, retain_graph=number < len(losses), allow_unused=True
                 )
                 found[term] += _flat(gradients, self._parameters)
+        if self._critic is not None:
+            found["critic"] = self._critic(rows)
         return found
 
     def _chunks(self, rows: NDArray[np.int64]) -> "Iterator[list[int]]":
@@ -178,13 +187,13 @@ class _Measure:
         logps, entropies = self._score(inputs, targets)
         weight = torch.as_tensor(batch.weight_N[rows]).to(logps)[:, None] * mask
         losses: dict[str, Tensor | None] = {}
-        for scale in settings.scales:
-            advantage = batch.advantage_N[scale][rows]
+        for scale in self._scales:
+            advantage = self._advantages(scale, rows, targets.shape[1])
             if not advantage.any():
                 losses[scale] = None
                 continue
             ratio = torch.exp(logps - logps.detach())
-            factor = torch.as_tensor(advantage).to(logps)[:, None] * weight
+            factor = torch.as_tensor(advantage).to(logps) * weight
             losses[scale] = -(ratio * factor).sum()
         if settings.entropy:
             total = settings.entropy / max(int(batch.tokens_N.sum()), 1)
@@ -195,6 +204,18 @@ class _Measure:
             slope = logps.detach() - before
             losses["kl"] = (slope * logps * weight).sum() * settings.kl
         return losses
+
+    def _advantages(self, scale: str, rows: list[int], width: int) -> NDArray[np.float64]:
+        """Advantages in the columns of ``_padded``; one column where a row has only one."""
+        given = self._batch.advantage_N[scale]
+        if not isinstance(given, list):
+            return given[rows, None]
+        found = np.zeros((len(rows), width))
+        first = min(self._batch.prompt_N[row] for row in rows)
+        for index, row in enumerate(rows):
+            start = self._batch.prompt_N[row] - first
+            found[index, start : start + len(given[row])] = given[row]
+        return found
 
     def _padded(self, rows: list[int]) -> tuple[dict[str, Any], Tensor, Tensor]:
         """Inputs padded on the right, and from the first completion token on: targets, mask."""
@@ -252,6 +273,7 @@ def _table(
             vectors[scale] * loss_factor,
             vectors["entropy"] * entropy_factor if "entropy" in vectors else None,
             vectors["kl"] * loss_factor if "kl" in vectors else None,
+            vectors["critic"] * entropy_factor if "critic" in vectors else None,
         )
         for vectors in vectors_B
     ]

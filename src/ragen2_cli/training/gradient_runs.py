@@ -13,10 +13,13 @@ from ragen2_cli.core.groups import Scale
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
 from ragen2_cli.runs import RunDirectory, step_name
+from ragen2_cli.training.critic import Critic
 from ragen2_cli.training.evaluate_target import load_run_policy
 from ragen2_cli.training.gradient_batch import ProbeSettings
+from ragen2_cli.training.gradient_critic import CriticProbe
 from ragen2_cli.training.gradient_probe import probe, report_json
 from ragen2_cli.training.player import build_player
+from ragen2_cli.training.ppo import credit_rules, critic_of_run
 from ragen2_cli.training.setup import prepare
 
 FRESH_CURSOR = 1_000_000_000
@@ -59,6 +62,7 @@ def analyze_run(
     step = checkpoint if checkpoint is not None else int(summary["steps"]) if summary else 0
     prepare(config)
     loaded = load_run_policy(config, run, checkpoint)
+    critic = critic_of_run(config, loaded, run, checkpoint)
     for note in loaded.notes:
         say(note)
     if config.model.adapter is not None and not config.model.full:
@@ -79,6 +83,7 @@ def analyze_run(
         max_completion_length=player.max_completion_length,
         buckets=buckets,
         remainder=remainder,
+        critic=critic,
     )
     return content, run.write_json(f"gradients/{step_name(step)}.json", content)
 
@@ -93,10 +98,12 @@ def analyze_batch(
     max_completion_length: int,
     buckets: int = 6,
     remainder: Remainder = "spread",
+    critic: Critic | None = None,
 ) -> dict[str, Any]:
     """Measure a batch under the run's own loss, filter and coefficients; return the file's content.
 
-    Rewards scaled as the run does and not scaled at all are reported side by side. Groups are
+    Rewards scaled as the run does and not scaled at all are reported side by side, and with a
+    critic the advantages that it gives. Groups are
     sorted by the filter's spread, ``reward_var`` where it ranks by something else.
     """
     own: Scale = config.algorithm.scale_rewards
@@ -123,6 +130,7 @@ def analyze_batch(
         group_filter=chosen,
         reference=lambda: reference_policy(model),
         spread_of_outcome=config.filter.spread_of == "outcome",
+        critic=None if critic is None else CriticProbe(critic, credit_rules(config), episodes),
     )
     about = {
         "step": step,
@@ -139,7 +147,7 @@ def analyze_batch(
         "kl": settings.kl,
         "remainder": remainder,
         "filter": f"{config.filter.strategy} {config.filter.value:g}",
-        "scale_rewards": own,
+        "scale_rewards": own if critic is None else "gae",
     }
     return report_json(report, about)
 

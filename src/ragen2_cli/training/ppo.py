@@ -5,11 +5,13 @@ from pathlib import Path
 from ragen2_cli.config import Config
 from ragen2_cli.core.advantages import Discounts
 from ragen2_cli.errors import UserError
+from ragen2_cli.runs import RunDirectory, step_name
 from ragen2_cli.training.checkpoints import read_tensors, write_tensors
 from ragen2_cli.training.credit import CreditRules
 from ragen2_cli.training.critic import Critic, build_critic, load_weights
 from ragen2_cli.training.critic_learner import CriticSettings
 from ragen2_cli.training.models import LoadedPolicy, load_policy
+from ragen2_cli.training.resume import read_extra
 
 CRITIC_FILE = "critic.safetensors"
 """Adapter and head of a run's final critic, in the run's folder, apart from the policy's."""
@@ -73,10 +75,26 @@ def save_critic(critic: Critic, folder: Path) -> None:
     write_tensors(folder / CRITIC_FILE, critic.trained())
 
 
-def load_critic(critic: Critic, folder: Path) -> None:
-    """Take what ``save_critic`` wrote.
+def critic_of_run(
+    config: Config, loaded: LoadedPolicy, run: RunDirectory, checkpoint: int | None
+) -> Critic | None:
+    """Return a run's critic as it was at a checkpoint, or at the end; None without one.
+
+    Args:
+        config: The run's config.
+        loaded: Its policy, with or without an adapter.
+        run: Its folder.
+        checkpoint: The step of a complete checkpoint; None for the end.
 
     Raises:
         UserError: The file is missing, damaged or of another shape.
     """
-    load_weights(critic, read_tensors(folder / CRITIC_FILE))
+    critic = critic_for(config, loaded)
+    if critic is None:
+        return None
+    if checkpoint is None:
+        weights = read_tensors(run.path / CRITIC_FILE)
+    else:
+        weights = read_extra(run.checkpoints / step_name(checkpoint))["critic"]["weights"]
+    load_weights(critic, weights)
+    return critic

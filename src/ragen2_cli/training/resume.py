@@ -228,6 +228,16 @@ class SafeCheckpointMixin(GRPOTrainer):
             restore_generators(_read(Path(checkpoint), name))
 
 
+def read_extra(folder: Path) -> dict[str, Any]:
+    """Return the ``extra_state`` that a checkpoint was written with.
+
+    Raises:
+        UserError: A file is missing or damaged.
+    """
+    extra: dict[str, Any] = _read(folder, "trainer")["extra"]
+    return extra
+
+
 def _write(folder: Path, name: str, value: Any) -> None:
     """Write ``name.json`` and ``name.safetensors``."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -229,6 +229,7 @@ class _Run:
             step=batch.step,
             source="training batch",
             max_completion_length=self.player.max_completion_length,
+            critic=self.trainer.learner.critic if self.trainer.learner else None,
         )
         self.run.write_json(f"gradients/{step_name(batch.step)}.json", content)
 
