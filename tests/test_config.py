@@ -109,3 +109,18 @@ def test_every_experiment_file_is_a_config() -> None:
         tree = tomllib.loads(file.read_text())
         tree.pop("sweep", None)
         build_config(tree)
+
+
+def test_ppo_is_a_critic_and_its_presets_say_more() -> None:
+    plain = load_config(flags={"algorithm.name": "ppo"}).algorithm
+    assert (plain.advantage, plain.loss_type, plain.clip_low, plain.clip_high, plain.entropy) == (
+        "gae", "dapo", 0.2, 0.28, 0.0,
+    )  # fmt: skip
+    assert (plain.gamma, plain.lam, plain.turn_gamma, plain.credit) == (1.0, 1.0, 0.95, "episode")
+    assert load_config(preset="ppo").algorithm == plain.model_copy(update={"entropy": 0.001})
+    starpo = load_config(preset="starpo-s")
+    assert starpo.algorithm == plain
+    assert (starpo.filter.strategy, starpo.filter.value, starpo.filter.score) == (
+        "top-k", 0.25, "reward_std",
+    )  # fmt: skip
+    assert load_config().algorithm.advantage == "group"
