@@ -125,8 +125,8 @@ class CreditTrainer(SnrGRPOTrainer):
         """Observe the mean advantage of each row's own tokens; subclasses override it.
 
         Args:
-            advantages_N: Of this process's rows; NaN where there is none: with a critic, in rows
-                that were dropped before it judged them.
+            advantages_N: Of the rows of all processes; NaN where there is none: with a critic, in
+                rows that were dropped before it judged them.
         """
 
     def _filter(self, batch: Batch, inputs: list[dict[str, Any]]) -> Batch:
@@ -153,8 +153,9 @@ class CreditTrainer(SnrGRPOTrainer):
             advantages, means = self._compared(found, rows)
         del kept["turns"]
         kept["advantages"] = torch.as_tensor(advantages).to(kept["advantages"])
-        replace_last(self._logs["advantages"], np.nan_to_num(self._gather(means)).tolist())
-        self.on_credit(means)
+        means_N = self._gather(means)
+        replace_last(self._logs["advantages"], np.nan_to_num(means_N).tolist())
+        self.on_credit(means_N)
         return kept
 
     def _judged(
