@@ -115,6 +115,7 @@ def test_wrong_use_is_one_line(tmp_path, arguments, message):  # case 46
         raise result.exception
     assert "\n" not in str(result.exception)
     assert result.stdout == ""
+    assert result.stderr == ""  # no other line before the error
 
 
 def test_wrong_paths_are_one_line(tmp_path):  # case 46

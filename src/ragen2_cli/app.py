@@ -1,8 +1,7 @@
 """The ``ragen2`` command: mounts the command groups on one app and turns errors into exit codes."""
 
-import os
 import sys
-from typing import NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -18,17 +17,37 @@ from ragen2_cli.commands import (
     sweep,
     train,
 )
+from ragen2_cli.commands.streams import OutputFault, guard, leave
 from ragen2_cli.errors import CollapseStop, UserError
 
 app = typer.Typer(
     name="ragen2",
-    help="Train LLM agents with SNR-aware group filtering and see when their reasoning collapses.",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from ragen2_cli import __version__
+
+        typer.echo(f"ragen2 {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Train LLM agents with SNR-aware group filtering and see when their reasoning collapses."""
+
+
 app.command("train")(train.train)
 app.command("diagnose")(diagnose.diagnose)
 app.command("evaluate")(evaluate.evaluate)
@@ -45,10 +64,12 @@ def main() -> None:
     """Run the command line.
 
     Exit codes: 0 done, 1 internal error, 2 wrong use or wrong input, 3 stopped by a collapse rule,
-    130 interrupted.
+    130 interrupted, 141 when the reader of stdout left.
     """
+    guard()
     try:
         code = app(standalone_mode=False)
+        sys.stdout.flush()
     except UserError as error:
         _fail(str(error))
     except _UsageError as error:
@@ -58,10 +79,8 @@ def main() -> None:
     except CollapseStop as stop:
         sys.stderr.write(f"stopped: {stop}\n")
         sys.exit(3)
-    except BrokenPipeError:
-        # The reader closed the pipe (for example `| head`): nothing is wrong.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+    except OutputFault as fault:
+        leave(fault)
     sys.exit(code or 0)
 
 

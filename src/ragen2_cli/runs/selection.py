@@ -68,12 +68,13 @@ def select(
         raise UserError(
             f"no outcome '{outcome}'{did_you_mean(outcome, WORDS)}; known: {', '.join(WORDS)}"
         )
+    newest = ""
     if step is None:
         steps = run.rollout_steps()
         if not steps:
             raise UserError(f"{run.path}: no rollouts yet")
         step = steps[-1]
-        say(f"showing step {step} (the newest; {len(steps)} steps are there)")
+        newest = f"showing step {step} (the newest; {len(steps)} steps are there)"
     selected = Selected(step)
     rollouts = -1
     for episode in run.iter_rollouts(step):
@@ -95,6 +96,8 @@ def select(
         raise UserError(f"step {step} has no group {group}; its last is {last}")
     if rollout is not None and rollout > rollouts:
         raise UserError(f"step {step} has no rollout {rollout}; its last is {rollouts}")
+    if newest:
+        say(newest)
     if not selected.matched:
         say("no episode matches")
     return selected
