@@ -98,7 +98,7 @@ def _fail(message: str) -> NoReturn:
 
 def _fail_usage(error: typer.BadParameter) -> NoReturn:
     """Print what is wrong with the command line, or the help of a group without a command."""
-    message = error.format_message()
+    message = error.format_message().replace("Value error, ", "")  # pydantic's, about a choice
     if message.startswith("Usage:"):
         sys.stderr.write(f"{message}\n")
         sys.exit(2)

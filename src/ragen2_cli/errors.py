@@ -11,6 +11,11 @@ class CollapseStop(Exception):
     """Training was stopped by a collapse rule after its state was saved; exit code 3."""
 
 
+def counted(number: int, noun: str) -> str:
+    """Return ``1 run``, ``2 runs``, ``12,000 runs``; for nouns with a plain plural."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean 'x'?)`` for the closest known word, or an empty string.
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ragen2_cli.errors import counted
+
 
 def compare(
     a: Annotated[str, typer.Argument(help="RUN, SWEEP or SWEEP@axis=label,...", metavar="A")],
@@ -16,7 +18,7 @@ def compare(
     Example: ragen2 compare sweeps/demo@filter=top-p sweeps/demo@filter=none
     """
     from ragen2_cli.sweeps.compare import compare as differences
-    from ragen2_cli.sweeps.compare import pair_up, read_arm
+    from ragen2_cli.sweeps.compare import differing_settings, pair_up, read_arm
 
     pairs, alone = pair_up(read_arm(a), read_arm(b))
     rows = differences(pairs)
@@ -25,7 +27,12 @@ def compare(
 
         from ragen2_cli.runs.jsonl import dumps
 
-        body = {"pairs": len(pairs), "unpaired": alone, "rows": [asdict(row) for row in rows]}
+        body = {
+            "pairs": len(pairs),
+            "unpaired": alone,
+            "settings": differing_settings(pairs),
+            "rows": [asdict(row) for row in rows],
+        }
         typer.echo(dumps(body))
         return
     from ragen2_cli.commands.tables import align
@@ -46,10 +53,22 @@ def compare(
                 row.interval or "-",
             ]
         )
-    lines = [align(table), f"{len(pairs)} pairs of runs with equal seeds and settings"]
+    matched = all(first.seed == second.seed for first, second in pairs)
+    lines = [align(table), counted(len(pairs), "pair") + " of runs" + " of equal seed" * matched]
+    lines.append(_apart(differing_settings(pairs)))
     if alone:
-        lines.append(f"{alone} runs without a partner are left out")
-    seeds = [(first.seed, second.seed) for first, second in pairs]
-    if any(first != second for first, second in seeds):
+        left = "run without a partner is" if alone == 1 else "runs without a partner are"
+        lines.append(f"{alone} {left} left out")
+    if not matched:
         lines.append("the seeds differ, so boards and noise do too: this pair is not matched")
     typer.echo("\n".join(lines))
+
+
+def _apart(settings: dict[str, tuple[str, str]]) -> str:
+    """Say in which settings A and B differ; at most four by name."""
+    if not settings:
+        return "A and B have the same settings"
+    named = [f"{key} ({a}, {b})" for key, (a, b) in list(settings.items())[:4]]
+    rest = len(settings) - len(named)
+    more = f" and {counted(rest, 'more setting')}" if rest else ""
+    return f"A and B differ in {', '.join(named)}{more}"

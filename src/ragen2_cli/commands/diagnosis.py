@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ragen2_cli.errors import UserError
+from ragen2_cli.errors import UserError, counted
 
 if TYPE_CHECKING:
     from ragen2_cli.core.regimes import Thresholds
@@ -110,8 +110,28 @@ def diagnose_path(
     report.steps = [by_step[step] for step in sorted(by_step)]
     _smooth(report.steps)
     report.verdict = asdict(judge(report.steps, limits))
+    report.verdict["next_step"] = _next_step(report.verdict, path, own_run=own_run)
     report.warnings = _warnings(report)
     return report
+
+
+def _next_step(verdict: dict[str, Any], path: Path, *, own_run: bool) -> str:
+    """Return a command that makes sense for this path: a run in progress, a finished one, logs."""
+    import shlex
+
+    from ragen2_cli.runs import RunDirectory
+
+    where = shlex.quote(str(path))
+    if verdict["regime"] not in ("diverse", "compressed"):
+        advice: str = verdict["next_step"]
+        return advice
+    if not own_run:
+        return f"ragen2 diagnose {where}  # again, when the log has grown"
+    if verdict["regime"] == "compressed":
+        return f"ragen2 evaluate {where}  # little variety left: compare sampled with greedy"
+    if RunDirectory.open(path).finished:
+        return f"ragen2 evaluate {where}  # nothing to mend: measure what it learned"
+    return f"ragen2 diagnose {where} --watch  # nothing to mend; keep watching"
 
 
 def is_run(path: Path) -> bool:
@@ -128,7 +148,9 @@ def _merge_own(path: Path, by_step: dict[int, dict[str, Any]], report: Report) -
         row.pop("schema_version", None)
         by_step[row["step"]] = row | by_step[row["step"]]
     if rows:
-        report.said.append(f"cross-scoring as measured during training ({len(rows)} steps)")
+        report.said.append(
+            f"cross-scoring as measured during training ({counted(len(rows), 'step')})"
+        )
 
 
 def _scored(

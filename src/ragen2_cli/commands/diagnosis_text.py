@@ -10,6 +10,7 @@ from typing import Any
 from ragen2_cli.commands.diagnosis import Report
 from ragen2_cli.commands.literal import visible
 from ragen2_cli.commands.tables import align
+from ragen2_cli.errors import counted
 
 SHOWN_STEPS = 6
 METRICS = (
@@ -45,7 +46,7 @@ def as_text(report: Report) -> str:
     verdict = report.verdict
     steps = report.steps
     lines = [
-        f"{visible(report.path)}: {report.rows_read:,} rows, {len(steps):,} steps"
+        f"{visible(report.path)}: {counted(report.rows_read, 'row')}, {counted(len(steps), 'step')}"
         f" ({steps[0]['step']} to {steps[-1]['step']})"
     ]
     lines += [f"  {visible(said)}" for said in report.said]
@@ -53,7 +54,8 @@ def as_text(report: Report) -> str:
     lines += [
         "",
         f"verdict: {verdict['regime']}  ({verdict['basis']}, "
-        f"{verdict['measurements']} measurements, n = {verdict['rows']} rows in the last)",
+        f"{counted(verdict['measurements'], 'measurement')}, "
+        f"n = {counted(verdict['rows'], 'row')} in the last)",
     ]
     lines += [f"  {reason}" for reason in verdict["reasons"]]
     lines += [f"warning: {visible(warning)}" for warning in report.warnings]
@@ -99,7 +101,8 @@ def _notes(report: Report) -> list[str]:
     failed = [row for row in report.steps if row.get("cross_scoring", "done") != "done"]
     if failed:
         notes.append(
-            f"Cross-scoring was not possible at {len(failed)} steps; at step {failed[-1]['step']}: "
+            f"Cross-scoring was not possible at {counted(len(failed), 'step')}; "
+            f"at step {failed[-1]['step']}: "
             f"{visible(failed[-1]['cross_scoring'])}"
         )
     scored = [row for row in report.steps if row.get("mi_estimate") is not None]
@@ -108,7 +111,8 @@ def _notes(report: Report) -> list[str]:
         return notes
     last = scored[-1]
     notes.append(
-        f"Cross-scoring: {last['reasonings']} reasonings under {last['columns']:.0f} prompts, "
+        f"Cross-scoring: {counted(last['reasonings'], 'reasoning')} "
+        f"under {counted(int(last['columns']), 'prompt')}, "
         f"{last['marginal']} marginal, {last['sampling']}, temperature {last['temperature']:g}, "
         f"upper bound log P = {last['mi_upper_bound']:.2f} nats."
     )

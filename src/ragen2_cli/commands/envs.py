@@ -18,7 +18,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 @app.command("list")
 def list_(json_: Json = False) -> None:
-    """List the environments with their answers and options.
+    """List the environments; --json adds their answers and options, as `ragen2 envs show` does.
 
     Example: ragen2 envs list
     """
@@ -31,10 +31,10 @@ def list_(json_: Json = False) -> None:
     if json_:
         _echo_json([asdict(card) for card in found])
         return
-    table = [["name", "what", "answers", "options"]]
-    table += [[card.name, card.summary, card.answers, _pairs(card.options)] for card in found]
+    table = [["name", "what"], *([card.name, card.summary] for card in found)]
     typer.echo(align(table))
-    typer.echo("\nYour own: --env path/to/file.py:Class (docs/environments.md)")
+    typer.echo("\nAnswers, options and limits: ragen2 envs show NAME")
+    typer.echo("Your own: --env path/to/file.py:Class (docs/environments.md)")
 
 
 @app.command("show")
@@ -57,6 +57,7 @@ def show(
         _echo_json(found)
         return
     typer.echo(f"{found['name']}: {found['summary']}")
+    typer.echo(f"answers: {found['answers']}")
     typer.echo(f"options: {_pairs(found['options']) or 'none'}")
     typer.echo(f"limits: {_pairs(found['limits'])}")
     for style in ("full", "compact"):

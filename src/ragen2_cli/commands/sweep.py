@@ -6,6 +6,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from ragen2_cli.errors import counted
+
 
 class SweepCommand(TyperCommand):
     """Lets ``--stochasticity`` stand without a value, which means the sources' levels."""
@@ -43,6 +45,7 @@ def sweep(
     entropy: Annotated[str | None, typer.Option(help="Entropy bonus coefficients.")] = None,
     seal: Annotated[str | None, typer.Option(help="SEAL coefficients.")] = None,
     group_size: Annotated[str | None, typer.Option(help="Rollouts per prompt.")] = None,
+    prompts: Annotated[str | None, typer.Option(help="Prompt groups in a batch.")] = None,
     env: Annotated[str | None, typer.Option(help="Environments.")] = None,
     model: Annotated[str | None, typer.Option(help="Models.")] = None,
     over: Annotated[
@@ -84,6 +87,7 @@ def sweep(
         "entropy": entropy,
         "seal": seal,
         "group-size": group_size,
+        "prompts": prompts,
         "env": env,
         "model": model,
     }
@@ -139,7 +143,9 @@ def _run(folder: Any, *, workers: int, retry: bool, quiet: bool, as_json: bool) 
         lines = [align(table(arms))] if arms else []
         lines += [f"failed: {describe(cell)}: {cell.reason}" for cell in failed]
         lines += ["run them again with --retry"] if failed else []
-        lines.append(f"{outcome.done} cells done, {outcome.ran} now; all in {folder.path}")
+        lines.append(
+            f"{counted(outcome.done, 'cell')} done, {outcome.ran} now; all in {folder.path}"
+        )
         typer.echo("\n".join(lines))
     if outcome.failed:
         raise typer.Exit(1)

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ragen2_cli.errors import counted
+
 
 def align(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as left-aligned columns, two blanks apart; the first row is the header."""
@@ -45,7 +47,7 @@ def train_summary(summary: Mapping[str, Any]) -> str:
         "",
         f"groups kept {summary['kept_ratio']:.0%}, dead {summary['dead_ratio']:.0%}, "
         f"steps without an update {summary['empty_steps']}",
-        f"{summary['steps']} steps in {summary['seconds']:.0f} s, "
+        f"{counted(summary['steps'], 'step')} in {summary['seconds']:.0f} s{_sessions(summary)}, "
         f"{summary['tokens']:,} sampled tokens",
     ]
     if summary.get("stopped"):
@@ -60,3 +62,12 @@ def train_summary(summary: Mapping[str, Any]) -> str:
         f"  ragen2 diagnose {run}",
     ]
     return "\n".join(lines)
+
+
+def _sessions(summary: Mapping[str, Any]) -> str:
+    """Say what the seconds count where a run was resumed."""
+    first = summary["session_from_step"]
+    if not first:
+        return ""
+    own = f"{summary['session_seconds']:.0f} s since step {first}"
+    return f" (steps and evaluations of all sessions; this session: {own})"

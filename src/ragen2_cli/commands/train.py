@@ -136,7 +136,7 @@ def train(
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing run folder.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the resolved config as JSON and stop.")
+        bool, typer.Option("--dry-run", help="Check and print the resolved config, and stop.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
@@ -156,11 +156,15 @@ def train(
         else:
             resolved = load_config(config, preset=preset, flags=flags, sets=set_ or ())
             if dry_run:
+                from ragen2_cli.training.preflight import check
+
+                check(resolved, out, force=force)
                 typer.echo(resolved.model_dump_json(indent=2))
                 return
             summary = _start(resolved, out, force=force, quiet=quiet or json_)
     except KeyboardInterrupt as interrupt:
-        typer.echo(str(interrupt) or "interrupted", err=True)  # also under --quiet
+        # Also under --quiet.
+        typer.echo(str(interrupt) or "interrupted; nothing was written", err=True)
         raise
     from ragen2_cli.training.processes import is_first
 
@@ -201,8 +205,10 @@ def _resume(out: Path | None, flags: dict[str, Any], other: bool, *, quiet: bool
 
     require_supported_trl()
     path = (RunDirectory.newest() if out is None else RunDirectory.open(out)).path
+    from ragen2_cli.training.interrupted import saying_how_to_go_on
     from ragen2_cli.training.processes import ending_together
-    from ragen2_cli.training.run import resume  # imports torch and trl: only when there is a run
 
-    with ending_together():
+    with saying_how_to_go_on(path), ending_together():
+        from ragen2_cli.training.run import resume  # imports torch and trl: only for a run
+
         return resume(path, steps=flags.get("steps"), quiet=quiet)

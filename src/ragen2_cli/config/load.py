@@ -117,17 +117,36 @@ def parse_set(text: str) -> Tree:
         UserError: When there is no ``=`` or no key.
     """
     key, separator, raw = text.partition("=")
+    key = key.strip()
     if key.count(".") > MAX_DEPTH:
         raise UserError(f"--set: '{key[:40]}...' has more than {MAX_DEPTH} levels")
-    if not separator or not key.strip():
-        raise UserError(f"--set: '{text}' is not section.key=value")
+    if not separator or not key:
+        hint = did_you_mean(key, known_keys()) if key else ""
+        sections = f"; sections: {', '.join(_sections())}" if not hint else ""
+        raise UserError(f"--set: '{text}' is not section.key=value{hint}{sections}")
     try:
         value: Any = tomllib.loads(f"value = {raw}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         value = raw.strip()
     if _depth({key: value}) > MAX_DEPTH:
         raise UserError(f"--set: {key} nests its value deeper than {MAX_DEPTH} levels")
-    return _nest(key.strip(), value)
+    return _nest(key, value)
+
+
+def known_keys() -> list[str]:
+    """Return every config key, dotted, in the order of the schema."""
+    found = []
+    for name, field in Config.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            found += [f"{name}.{key}" for key in section.model_fields]
+        else:
+            found.append(name)
+    return found
+
+
+def _sections() -> list[str]:
+    return list(dict.fromkeys(key.partition(".")[0] for key in known_keys()))
 
 
 def _nest(key: str, value: Any) -> Tree:
@@ -153,7 +172,9 @@ def _first_fault(error: ValidationError) -> str:
     if fault["type"] == "extra_forbidden":
         known = _fields_at(fault["loc"][:-1])
         word = str(fault["loc"][-1])
+        elsewhere = [key for key in known_keys() if key.endswith(f".{word}")]
         hint = did_you_mean(word, known) or f"; known keys: {', '.join(known)}"
+        hint = f" (did you mean '{elsewhere[0]}'?)" if elsewhere else hint
         return f"{where}: unknown config key{hint}"
     reason = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "value_error":

@@ -18,6 +18,7 @@ from statistics import fmean
 from typing import Any
 
 from ragen2_cli.core.collapse import add_ema
+from ragen2_cli.errors import counted
 
 NOT_ENOUGH = "not enough data"
 COLLAPSES = frozenset({"template collapse", "low-entropy collapse"})
@@ -28,7 +29,7 @@ REGIMES = {
     (False, False): "low-entropy collapse",
 }
 NEXT = {
-    "diverse": "ragen2 diagnose --watch  # nothing to mend; keep watching",
+    "diverse": "ragen2 diagnose  # nothing to mend; again after more steps",
     "template collapse": (
         "ragen2 train --filter top-p --filter-value 0.9 --entropy 0  "
         "# drop groups without signal, and the bonus that drowns the rest"
@@ -247,7 +248,8 @@ class CollapseWatch:
         if self._collapsed < self.limits.stop_after:
             return None
         verdict = judge(self._rows, self.limits)
-        return f"{verdict.regime} in {self._collapsed} measurements in a row ({verdict.reasons[0]})"
+        often = counted(self._collapsed, "measurement")
+        return f"{verdict.regime} in {often} in a row ({verdict.reasons[0]})"
 
     def state(self) -> dict[str, Any]:
         """Return everything the fold remembers."""

@@ -17,7 +17,7 @@ from ragen2_cli.core.resampling import (
     percentile_interval,
     permuted_products,
 )
-from ragen2_cli.errors import UserError
+from ragen2_cli.errors import UserError, counted
 
 EXACT_UP_TO = 9
 """Largest n whose n! orders are enumerated for an exact p-value."""
@@ -85,7 +85,7 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> Interval:
     """
     _check_confidence(confidence)
     if not 0 <= successes <= n:
-        raise UserError(f"success rate: {successes} successes of {n} episodes is impossible")
+        raise UserError(f"success rate: {successes} of {counted(n, 'episode')} is impossible")
     if n == 0:
         return Interval(math.nan, 0.0, 1.0, 0, confidence)
     z = NormalDist().inv_cdf(0.5 + confidence / 2)

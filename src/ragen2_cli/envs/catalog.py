@@ -33,6 +33,7 @@ def card(name: str) -> Card:
     summary = vars(cls).get("__doc__") or cls.instruction
     answers = "free text" if cls.actions is None else ", ".join(cls.actions)
     first = summary.strip().partition("\n")[0]
+    first = first.replace("``", "")  # marks of the docstring, not of the text
     return Card(name, first, answers or "named by the observation", options_of(cls))
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from math import gcd
 
+from ragen2_cli.errors import counted
+
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
@@ -28,14 +30,16 @@ def infer_grouping(prompts_by_step: Sequence[Sequence[int]], told: int | None) -
         told: The size the user gave; wins.
     """
     if told is not None:
-        return Grouping(told, f"groups of {told} rows, as told")
+        return Grouping(told, f"groups of {counted(told, 'row')}, as told")
     runs = [sum(1 for _ in run) for step in prompts_by_step for _, run in groupby(step)]
     if not runs:
         return Grouping(1, "no rows, no groups")
     counts = Counter(runs)
     size = gcd(*runs)
     if size > 1:
-        return Grouping(size, f"groups of {size} rows: consecutive rows with the same prompt")
+        return Grouping(
+            size, f"groups of {counted(size, 'row')}: consecutive rows with the same prompt"
+        )
     common = max(counts, key=lambda length: (counts[length], length))
     if common > 1:
         sizes = ", ".join(f"{length} ({counts[length]}x)" for length in sorted(counts)[:6])

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
+from ragen2_cli.errors import counted
 from ragen2_cli.plots import style
 from ragen2_cli.plots.series import Row, arms
 from ragen2_cli.records import RunLog
@@ -71,7 +72,8 @@ def draw(rows: Sequence[Row]) -> Figure:
     runs = len({row["run"] for row in rows})
     style.caption(
         figure,
-        f"n = {len(rows)} checkpoints of {runs} runs, which are not independent of each other "
-        "within a run. Larger marks are later; lines join one run's checkpoints.",
+        f"n = {counted(len(rows), 'checkpoint')} of {counted(runs, 'run')}, which are "
+        "not independent of each other within a run. Larger marks are later; "
+        "lines join one run's checkpoints.",
     )
     return figure

@@ -6,6 +6,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from ragen2_cli.errors import counted
 from ragen2_cli.plots import style
 from ragen2_cli.plots.series import Row
 
@@ -116,6 +117,6 @@ def _about(rows: Sequence[Row]) -> str:
         else "No intervals: fewer than 8 independent runs."
     )
     return (
-        f"n = {n} pairs from {runs} runs, {rows[0]['scope']}. {bars} The published values come "
-        "without n or interval."
+        f"n = {n} {'pair' if n == '1' else 'pairs'} from {counted(runs, 'run')}, "
+        f"{rows[0]['scope']}. {bars} The published values come without n or interval."
     )

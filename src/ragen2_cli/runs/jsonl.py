@@ -222,5 +222,6 @@ def record(cls: type, row: dict[str, Any], where: str) -> Any:
         return _adapter(cls).validate_python(filled)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
+        reason = first["msg"].removeprefix("Value error, ")
         field = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"{where}: field '{field}': {first['msg']}") from None
+        raise UserError(f"{where}: field '{field}': {reason}") from None

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from ragen2_cli.errors import UserError, did_you_mean
+from ragen2_cli.errors import UserError, counted, did_you_mean
 from ragen2_cli.records import STATUSES, Episode
 from ragen2_cli.runs.directory import RunDirectory
 
@@ -74,7 +74,7 @@ def select(
         if not steps:
             raise UserError(f"{run.path}: no rollouts yet")
         step = steps[-1]
-        newest = f"showing step {step} (the newest; {len(steps)} steps are there)"
+        newest = f"showing step {step} (the newest of {counted(len(steps), 'step')})"
     selected = Selected(step)
     rollouts = -1
     for episode in run.iter_rollouts(step):

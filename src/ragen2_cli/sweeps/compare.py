@@ -8,6 +8,7 @@ from pathlib import Path
 from ragen2_cli.core.statistics import PairedDifference, paired_difference, wilson
 from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.records import RunLog
+from ragen2_cli.sweeps.axes import flat
 from ragen2_cli.sweeps.folder import is_sweep
 from ragen2_cli.sweeps.results import final_success, load_run, load_sweep, sampled
 
@@ -177,6 +178,25 @@ def compare(pairs: Sequence[tuple[RunLog, RunLog]]) -> list[Difference]:
         found.append(Difference(quantity, means[0], means[1], result, over))
     if not found:
         raise UserError("compare: the runs have no measurement in common")
+    return found
+
+
+def differing_settings(pairs: Sequence[tuple[RunLog, RunLog]]) -> dict[str, tuple[str, str]]:
+    """Return the settings in which the runs of some pair differ, the seed apart.
+
+    Returns:
+        By dotted config key, in the order of the first run's config: the values of both arms, each
+        as text; values that an arm has several of are joined by ``|``, absent ones are ``-``.
+    """
+    flats = [(flat(first.config), flat(second.config)) for first, second in pairs]
+    keys = dict.fromkeys(key for both in flats for side in both for key in side)
+    found = {}
+    for key in keys:
+        apart = any(a.get(key) != b.get(key) for a, b in flats)
+        if apart and key not in ("seed", "schema_version"):
+            left = dict.fromkeys(str(a.get(key, "-")) for a, _ in flats)
+            right = dict.fromkeys(str(b.get(key, "-")) for _, b in flats)
+            found[key] = ("|".join(left), "|".join(right))
     return found
 
 

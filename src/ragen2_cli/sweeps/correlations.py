@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ragen2_cli.core.statistics import Spearman, spearman
-from ragen2_cli.errors import UserError, did_you_mean
+from ragen2_cli.errors import UserError, counted, did_you_mean
 from ragen2_cli.records import RunLog
 from ragen2_cli.sweeps.axes import flat
 from ragen2_cli.sweeps.results import sampled
@@ -129,8 +129,8 @@ def correlate(
     """
     if len(pool) < FEWEST_RUNS:
         raise UserError(
-            f"correlations: {len(pool)} runs say nothing about a correlation; give {FEWEST_RUNS} or"
-            " more"
+            f"correlations: {counted(len(pool), 'run')} cannot show a correlation; "
+            f"give {FEWEST_RUNS} or more"
         )
     chosen = points(pool, rule=rule, within=within)
     found = []

@@ -30,6 +30,7 @@ AXES = {
     "entropy": lambda text: values_axis("entropy", "algorithm.entropy", text),
     "seal": lambda text: values_axis("seal", "seal.coefficient", text),
     "group-size": lambda text: values_axis("group-size", "rollout.group_size", text),
+    "prompts": lambda text: values_axis("prompts", "rollout.prompts", text),
     "env": lambda text: values_axis("env", "env.name", text, str),
     "model": lambda text: values_axis("model", "model.name", text, str),
 }

@@ -41,7 +41,7 @@ def load_sweep(path: Path) -> list[RunLog]:
         if sweep.finished(cell)
     ]
     if not logs:
-        raise UserError(f"{path}: none of its {len(sweep.cells)} cells is finished yet")
+        raise UserError(f"{path}: none of its {len(sweep.cells)} cells has finished yet")
     return logs
 
 

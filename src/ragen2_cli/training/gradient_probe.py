@@ -92,7 +92,9 @@ def probe(
     """
     start = time.perf_counter()
     if not episodes or len(episodes) % group_size:
-        raise UserError(f"gradients: {len(episodes)} episodes are no groups of {group_size}")
+        raise UserError(
+            f"gradients: cannot cut {len(episodes)} episodes into groups of {group_size}"
+        )
     if settings.kl and reference is None:
         raise UserError("gradients: the KL term needs a reference policy")
     parameters = [one for one in model.parameters() if one.requires_grad]

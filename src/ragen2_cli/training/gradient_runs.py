@@ -10,7 +10,7 @@ from ragen2_cli.config.load import build_config
 from ragen2_cli.core.filters import SPREAD_SCORES, GroupFilter
 from ragen2_cli.core.gradients import Remainder
 from ragen2_cli.core.groups import Scale
-from ragen2_cli.errors import UserError
+from ragen2_cli.errors import UserError, counted
 from ragen2_cli.records import Episode
 from ragen2_cli.runs import RunDirectory, step_name
 from ragen2_cli.training.critic import Critic
@@ -73,7 +73,7 @@ def analyze_run(
     boards, _ = player.next_boards(FRESH_CURSOR, groups)
     episodes = [trajectory.episode for trajectory in player.play_groups(boards, step=step)]
     if groups < buckets:
-        say(f"{groups} groups make {groups} buckets, not {buckets}")
+        say(f"{counted(groups, 'group')} cannot fill {buckets} buckets, only {groups}")
     content = analyze_batch(
         loaded.model,
         config,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ragen2_cli.config.load import build_config
-from ragen2_cli.errors import UserError
+from ragen2_cli.errors import UserError, counted
 from ragen2_cli.runs import RunDirectory, step_name
 from ragen2_cli.training import checkpoints
 from ragen2_cli.training.evaluate_target import load_run_policy
@@ -63,5 +63,5 @@ def probe_run(
         }
         run.write_json(f"probes/{step_name(step)}.json", content)
         contents.append(content)
-        say(f"played {prompts} prompts with the checkpoint of step {step}")
+        say(f"played {counted(prompts, 'prompt')} with the checkpoint of step {step}")
     return contents

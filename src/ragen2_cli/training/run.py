@@ -1,7 +1,6 @@
 """``start`` and ``resume``: one training run from a config to a finished run directory."""
 
 import json
-import shlex
 import time
 from contextlib import closing
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from transformers import PrinterCallback
 from ragen2_cli.config import Config
 from ragen2_cli.config.load import build_config
 from ragen2_cli.core.regimes import CollapseWatch
-from ragen2_cli.errors import UserError
+from ragen2_cli.errors import UserError, counted
 from ragen2_cli.records import Evaluation
 from ragen2_cli.rollout.policies import VllmPolicy
 from ragen2_cli.runs import RunDirectory, step_name
@@ -23,6 +22,7 @@ from ragen2_cli.training.diagnostics import measure as measure_reasoning
 from ragen2_cli.training.evaluation import measure, measure_at_entropy
 from ragen2_cli.training.gradient_runs import analyze_batch
 from ragen2_cli.training.grpo_config import grpo_config
+from ragen2_cli.training.interrupted import saying_how_to_go_on
 from ragen2_cli.training.models import LoadedPolicy, load_policy
 from ragen2_cli.training.player import build_player
 from ragen2_cli.training.ppo import credit_rules, critic_for, save_critic
@@ -32,6 +32,7 @@ from ragen2_cli.training.recorder import Interrupts, Recorder
 from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource, RunTrainer
 from ragen2_cli.training.setup import prepare
 from ragen2_cli.training.stopping import StopRules
+from ragen2_cli.training.summary import summarize
 from ragen2_cli.training.weights import save_policy, trainable
 
 
@@ -59,7 +60,11 @@ def start(
     label = f"{Path(config.env.name.partition(':')[0]).stem}-{config.filter.strategy}"
     values = config.model_dump(mode="json")
     run = processes.one_run(lambda: RunDirectory.create(out, values, label=label, force=force))
-    with closing(run), closing(_progress(config, quiet)) as progress:
+    with (
+        saying_how_to_go_on(run.path),
+        closing(run),
+        closing(_progress(config, quiet)) as progress,
+    ):
         try:
             return _Run(config, run, loaded, progress).train(None)
         except UserError:
@@ -78,10 +83,11 @@ def resume(out: Path, *, steps: int | None = None, quiet: bool = False) -> dict[
 
     Raises:
         UserError: No such run, no complete checkpoint, or nothing left to do.
+        KeyboardInterrupt: After Ctrl-C; its text says what is saved and how to go on.
     """
-    processes.join(build_config(RunDirectory.open(out).read_config()["config"]).model.device)
+    processes.join(RunDirectory.open(out).resolved_config().model.device)
     run = processes.one_run(lambda: RunDirectory.create(out, {}, resume=True))
-    with closing(run):
+    with saying_how_to_go_on(run.path), closing(run):
         config = build_config(run.read_config()["config"])
         if steps is not None:
             config = build_config(config.model_dump() | {"steps": steps})
@@ -108,7 +114,8 @@ def _newest_checkpoint(run: RunDirectory, config: Config, progress: Progress) ->
         return None
     step = checkpoints.step_of(found)
     if step >= config.steps and run.finished:
-        raise UserError(f"{run.path}: all {config.steps} steps are done; ask for more with --steps")
+        done = counted(config.steps, "step")
+        raise UserError(f"{run.path}: it is done, at {done}; ask for more with --steps")
     progress.note(f"resuming {run.path} from step {step}")
     return found
 
@@ -256,32 +263,35 @@ class _Run:
         """Evaluate, train, evaluate, save the adapter, write the summary.
 
         Raises:
-            KeyboardInterrupt: After Ctrl-C or SIGTERM; its text says what is saved and how to go
-                on.
+            KeyboardInterrupt: After Ctrl-C or SIGTERM.
         """
         start = time.perf_counter()
-        try:
-            with self.interrupts:
-                before = self._ends(0) if checkpoint is None else self._before()
-                with self.interrupts.finishing_the_step():
-                    self._optimize(checkpoint)
-                if self.interrupts.asked:
-                    raise KeyboardInterrupt
-                after = self._ends(self.trainer.state.global_step)
-                matched = self._matched(after)
-                self._save_adapter()
-        except KeyboardInterrupt:
-            raise KeyboardInterrupt(self._how_to_go_on()) from None
-        seconds = time.perf_counter() - start
-        return processes.on_first(lambda: self._summary(before, after, matched, seconds))
+        with self.interrupts:
+            before = self._ends(0) if checkpoint is None else self._before()
+            with self.interrupts.finishing_the_step():
+                self._optimize(checkpoint)
+            if self.interrupts.asked:
+                raise KeyboardInterrupt
+            after = self._ends(self.trainer.state.global_step)
+            matched = self._matched(after)
+            self._save_adapter()
+        ends = {
+            "steps": self.trainer.state.global_step,
+            "before": before,
+            "after": after,
+            "start_at_matched_entropy": matched,
+            "empty_steps": self.trainer.empty_steps,
+            "stopped": self.trainer.stop_reason or self.recorder.stop_reason or None,
+            "session_seconds": time.perf_counter() - start,
+            "session_from_step": 0 if checkpoint is None else checkpoints.step_of(checkpoint),
+        }
+        return processes.on_first(lambda: self._summary(ends))
 
-    def _how_to_go_on(self) -> str:
-        found, _ = checkpoints.newest(self.run.checkpoints)
-        saved = "before the first checkpoint; start again"
-        if found is not None:
-            saved = f"state saved at step {checkpoints.step_of(found)}; go on"
-        command = f"ragen2 train --resume --out {shlex.quote(str(self.run.path))}"
-        return f"interrupted: {saved} with\n  {command}"
+    def _summary(self, ends: dict[str, Any]) -> dict[str, Any]:
+        summary = summarize(self.run, ends)
+        self.run.write_summary(summary)
+        found: dict[str, Any] = json.loads(json.dumps(summary))
+        return found
 
     def _optimize(self, checkpoint: Path | None) -> None:
         if checkpoint is None:
@@ -318,32 +328,3 @@ class _Run:
         save_policy(model, tokenizer, self.run.adapter, full=self.config.model.full)
         if self.trainer.learner is not None:
             save_critic(self.trainer.learner.critic, self.run.path)
-
-    def _summary(
-        self,
-        before: dict[str, Any],
-        after: dict[str, Any],
-        matched: dict[str, Any] | None,
-        seconds: float,
-    ) -> dict[str, Any]:
-        rows = self.run.read_steps()
-        groups = max(sum(row.groups for row in rows), 1)
-        sampled = [row for row in self.run.read_evaluations() if row.decoding == "sampled"]
-        best = max(sampled, key=lambda row: row.success, default=None)
-        summary = {
-            "run": str(self.run.path),
-            "steps": self.trainer.state.global_step,
-            "seconds": seconds,
-            "tokens": sum(row.tokens for row in rows),
-            "before": before,
-            "after": after,
-            "start_at_matched_entropy": matched,
-            "best": asdict(best) if best else None,
-            "kept_ratio": sum(row.kept_groups for row in rows) / groups,
-            "dead_ratio": sum(row.dead_groups for row in rows) / groups,
-            "empty_steps": self.trainer.empty_steps,
-            "stopped": self.trainer.stop_reason or self.recorder.stop_reason or None,
-            "adapter": str(self.run.adapter),
-        }
-        self.run.write_summary(summary)
-        return json.loads(json.dumps(summary))

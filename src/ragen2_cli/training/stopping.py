@@ -17,6 +17,7 @@ The empty-step rule lives in the trainer, which alone knows when a step was skip
 from typing import Any
 
 from ragen2_cli.config.schema import StopConfig
+from ragen2_cli.errors import counted
 from ragen2_cli.records import Evaluation, Step
 
 _BASELINE_STEPS = 10
@@ -50,7 +51,7 @@ class StopRules:
         return (
             f"reward spread {row.reward_std:.3g} stayed below {limit:.3g} "
             f"({self._config.spread_share:.0%} of the first {_BASELINE_STEPS} steps) "
-            f"for {self._low_spread} steps"
+            f"for {counted(self._low_spread, 'step')}"
         )
 
     def after_evaluation(self, row: Evaluation) -> str | None:
