@@ -99,7 +99,7 @@ def test_within_levels_only_agreement_inside_counts() -> None:
 
 
 def test_a_pool_that_cannot_be_correlated_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="2 runs say nothing"):
+    with pytest.raises(UserError, match="2 runs cannot show"):
         correlate(pool([1.0, 2.0], [10, 20]))
     with pytest.raises(UserError, match="run-x: no diagnostics"):
         correlate([*pool([1.0, 2.0], [10, 20]), log("run-x")])

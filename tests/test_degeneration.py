@@ -1,13 +1,17 @@
 import pytest
 
+from ragen2_cli.core.batches import batch_metrics, episode_row
 from ragen2_cli.core.degeneration import (
     degeneration_metrics,
     repeated_ngram_mass,
     sentence_duplication,
     tag_fault,
+    tag_state,
+    text_metrics,
     ungrounded_facts,
     unique_token_ratio,
 )
+from ragen2_cli.records import Episode, Turn
 
 
 def test_sentence_duplication_by_hand():
@@ -83,3 +87,33 @@ def test_degeneration_flag_counts_texts():
     loop = "I am moving in circles now. " * 4
     fine = "I am moving to the goal now. Then I will stop right there."
     assert degeneration_metrics([loop, fine])["duplication_flagged"] == 0.5
+
+
+def test_text_metrics_by_hand():
+    # Of four rows three have a known tag: one sound, one missing, one unclosed; facts are known of
+    # two rows: 0 and 1/2, mean 1/4.
+    found = text_metrics(["sound", "missing", None, "unclosed"], [0.0, None, None, 0.5])
+    assert found == {
+        "think_missing": pytest.approx(1 / 3),
+        "think_unclosed": pytest.approx(1 / 3),
+        "think_repeated": 0.0,
+        "ungrounded_facts": 0.25,
+    }
+    assert text_metrics([None], [None]) == {}
+    assert tag_state("a</think>b") == "missing"
+    assert tag_state("a</think>b", opened_by_prompt=True) == "sound"
+
+
+def test_an_episode_knows_what_it_read():
+    # The reasoning names 3 and 7; the observation has 3: one of two facts is from nowhere. The
+    # action that ran, Down, is known to the policy too.
+    turn = Turn("box at 3", "3 and 7, then go Down", "Down", ("Down",), 1.0, 0.0, True)
+    episode = Episode(1, 0, 0, 0, "reach it", (turn,), 1.0, 1.0, True, "success")
+    row = episode_row(episode, raw="<think>3 and 7, then go Down<answer>Down</answer>")
+    assert row.ungrounded == 0.5
+    assert row.tag == "unclosed"
+    metrics = batch_metrics([row])
+    assert (metrics["ungrounded_facts"], metrics["think_unclosed"]) == (0.5, 1.0)
+    unknown = batch_metrics([episode_row(episode, patterns=False)])
+    assert "ungrounded_facts" not in unknown
+    assert "think_missing" not in unknown

@@ -198,7 +198,7 @@ def test_markup_in_paths_and_columns_is_shown_literally(tmp_path):
     row = {"prompt": "a", "completion": "[/] list[int]", "[bold]reward": 1}
     path.write_text(json.dumps(row) + "\n")
     out = invoke(path, "--quiet", "--reward", "[bold]reward").stdout
-    assert "[red]x.jsonl: 1 rows" in out
+    assert "[red]x.jsonl: 1 row," in out
     assert "reward = [bold]reward (as told)" in out
 
 

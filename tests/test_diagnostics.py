@@ -148,3 +148,11 @@ def test_one_prompt_or_no_reasoning_is_said_not_hidden():
     assert measure(Planted(True), tokenizer(), [], step=1)["rows"] == 0
     with pytest.raises(UserError, match="first-turn or trajectory"):
         measure(Planted(True), tokenizer(), sample(True), step=1, sampling="last-turn")
+
+
+def test_the_think_tag_is_read_from_the_sampled_ids():
+    row = measure(Planted(True), tokenizer(), sample(True), step=1)
+    faults = [row[f"think_{name}"] for name in ("missing", "unclosed", "repeated")]
+    texts = {ReasoningCut(tokenizer()).decode(e.completion_ids) for e in sample(True)}
+    opened = all("<think>" in text for text in texts)
+    assert faults == ([0.0, 0.0, 0.0] if opened else [1.0, 0.0, 0.0])

@@ -275,7 +275,7 @@ def test_five_groups_are_five_buckets() -> None:
 
 def test_wrong_input_is_one_line() -> None:
     model = TwoParameters([0.0, 0.0])
-    with pytest.raises(UserError, match="no groups of 2"):
+    with pytest.raises(UserError, match="into groups of 2"):
         probe(model, groups([1.0, 0.0, 1.0]), 2, ProbeSettings())
     with pytest.raises(UserError, match="reference"):
         probe(model, groups([1.0, 0.0]), 2, ProbeSettings(kl=0.1))

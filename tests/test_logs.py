@@ -373,3 +373,27 @@ def test_an_output_folder_of_trl_is_read_through_its_completions(tmp_path):
     (tmp_path / "checkpoint-1").mkdir()
     (tmp_path / "checkpoint-1" / "trainer_state.json").write_text("{}")
     assert len(rows_of(read_log(tmp_path, Choice()))) == 4
+
+
+def test_tags_and_facts_of_a_log_are_measured_where_there_are_any(tmp_path):
+    # Row 0 is sound and names 4, which the prompt has, and 9, which it has not: 1 of 2. Row 1 was
+    # opened by its prompt. Row 2 never closes and states no fact. Row 3 has no tag.
+    completions = [
+        "<think>4 and 9</think><answer>a</answer>",
+        "go on</think><answer>b</answer>",
+        "<think>on and on",
+        "nothing",
+    ]
+    table = {
+        "step": [1] * 4,
+        "prompt": ["from 4"] * 4,
+        "completion": completions,
+        "reward": [0.0, 1.0, 0.0, 1.0],
+    }
+    (rows,) = read_log(write(tmp_path / "a.parquet", table), Choice()).steps.values()
+    metrics = batch_metrics(rows)
+    assert metrics["ungrounded_facts"] == 0.5
+    assert metrics["think_missing"] == metrics["think_unclosed"] == 0.25
+    plain = {**table, "completion": ["a", "b", "c", "d"]}
+    (rows,) = read_log(write(tmp_path / "b.parquet", plain), Choice()).steps.values()
+    assert "think_missing" not in batch_metrics(rows)

@@ -231,6 +231,9 @@ class DiagnosticsConfig(Section):
     every: int = Field(5, ge=0, description="steps between measurements; 0 turns them off")
     samples: int = Field(64, ge=2, description="reasonings that are cross-scored")
     sampling: Literal["first-turn", "trajectory"] = "first-turn"
+    marginal: Literal["token-mean", "sequence"] = Field(
+        "token-mean", description="mixture over prompts: per token, or of whole sequences"
+    )
     gradients_every: int = Field(
         0, ge=0, description="steps between gradient analyses of the training batch; 0: off"
     )

@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ragen2_cli.core.degeneration import degeneration_metrics
+from ragen2_cli.core.degeneration import (
+    degeneration_metrics,
+    tag_state,
+    text_metrics,
+    ungrounded_facts,
+)
 from ragen2_cli.core.groups import group_stats
 from ragen2_cli.core.surface import PERMUTATIONS, PREFIX_POSITIONS, prefix_metrics, reward_metrics
 
@@ -40,6 +45,9 @@ class LogRow:
         patterns: The reasoning itself where degenerate patterns are to be counted in it.
         prefix_ids: The first token ids of its first reasoning, where they are known.
         truncated: Whether it was cut off; None where a log cannot tell.
+        tag: State of the think tag in its first turn, where the text as sampled is known.
+        ungrounded: Share of the facts in its first reasoning that nothing it read mentions, where
+            it states any and degenerate patterns are counted in it.
     """
 
     step: int
@@ -53,6 +61,8 @@ class LogRow:
     patterns: str | None = None
     prefix_ids: tuple[int, ...] | None = None
     truncated: bool | None = None
+    tag: str | None = None
+    ungrounded: float | None = None
 
 
 def pattern_text(reasoning: str) -> str:
@@ -66,7 +76,12 @@ def first_words(text: str, count: int = PREFIX_POSITIONS) -> tuple[str, ...]:
 
 
 def episode_row(
-    episode: "Episode", *, patterns: bool = True, prefix_ids: tuple[int, ...] | None = None
+    episode: "Episode",
+    *,
+    patterns: bool = True,
+    prefix_ids: tuple[int, ...] | None = None,
+    raw: str | None = None,
+    opened_by_prompt: bool = False,
 ) -> LogRow:
     """Return one of our own episodes as a row: its first turn's reasoning, its return.
 
@@ -74,6 +89,8 @@ def episode_row(
         episode: The episode.
         patterns: Whether degenerate patterns are to be counted in it.
         prefix_ids: Token ids of the first reasoning, of which the first few are kept.
+        raw: Text of the first turn as sampled, where it is known.
+        opened_by_prompt: Whether the prompt ends with the opening think tag.
     """
     first = episode.turns[0] if episode.turns else None
     reasoning = first.reasoning if first else ""
@@ -90,6 +107,12 @@ def episode_row(
         patterns=pattern_text(reasoning) if patterns else None,
         prefix_ids=None if prefix_ids is None else tuple(prefix_ids[:PREFIX_POSITIONS]),
         truncated=episode.status == "context_limit",
+        tag=None if raw is None else tag_state(raw, opened_by_prompt=opened_by_prompt),
+        ungrounded=ungrounded_facts(
+            pattern_text(reasoning), [episode.prompt, first.observation, *first.actions]
+        )
+        if first and patterns
+        else None,
     )
 
 
@@ -106,7 +129,8 @@ def batch_metrics(
       are words) and, where token ids are known, ``prefix_mi_token``, ``prefix_mi_zscore_token``
     - ``response_length``, ``reasoning_words``, ``valid_reasoning``, ``invalid``
       (its complement), ``truncated``: means or shares
-    - degenerate patterns of the rows that carry their reasoning (see ``core.degeneration``)
+    - degenerate patterns of the rows that carry their reasoning, and, where they are known,
+      faults of the think tag and ``ungrounded_facts`` (see ``core.degeneration``)
 
     A quantity that is undefined or unknown is None.
     """
@@ -135,6 +159,7 @@ def batch_metrics(
     result["valid_reasoning"] = _mean(float(r.valid) for r in rows if r.valid is not None)
     result["invalid"] = None if result["valid_reasoning"] is None else 1 - result["valid_reasoning"]
     result["truncated"] = _mean(float(r.truncated) for r in rows if r.truncated is not None)
+    result |= text_metrics([row.tag for row in rows], [row.ungrounded for row in rows])
     return result | degeneration_metrics(r.patterns for r in rows if r.patterns is not None)
 
 

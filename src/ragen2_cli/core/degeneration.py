@@ -7,6 +7,8 @@ from decimal import Decimal
 
 DUPLICATION_FLAG = 0.25
 SENTENCE_CHARACTERS = 20
+TAG_FAULTS = ("missing", "unclosed", "repeated")
+SOUND = "sound"
 _SENTENCE_END = re.compile(r"[.!?。！？]+[\s]+|[。！？]+|\n+")
 _SPACE = re.compile(r"\s+")
 _FACT = re.compile(r"\d+(?:\.\d+)?|\b[A-Z][a-z]+\b")
@@ -65,6 +67,28 @@ def tag_fault(text: str, tag: str = "think", *, opened_by_prompt: bool = False) 
         return "unclosed" if closed < opened else "missing"
     first = -1 if opened_by_prompt else text.index(f"<{tag}>")
     return "unclosed" if text.index(f"</{tag}>") < first else None  # closed before it opens
+
+
+def tag_state(text: str, *, opened_by_prompt: bool = False) -> str:
+    """Return the fault of the think tag as :func:`tag_fault` does, or ``sound``."""
+    return tag_fault(text, opened_by_prompt=opened_by_prompt) or SOUND
+
+
+def text_metrics(
+    tags: Sequence[str | None], ungrounded: Sequence[float | None]
+) -> dict[str, float | None]:
+    """Return what can be told of rows whose raw text, or whose observations, are known.
+
+    ``think_missing``, ``think_unclosed``, ``think_repeated``: shares of the rows whose tag's state
+    is known; ``ungrounded_facts``: mean share over the rows that state a fact. A name is absent
+    where no row is known.
+    """
+    known = [tag for tag in tags if tag is not None]
+    found: dict[str, float | None] = {
+        f"think_{fault}": known.count(fault) / len(known) for fault in TAG_FAULTS if known
+    }
+    shares = [share for share in ungrounded if share is not None]
+    return found | ({"ungrounded_facts": sum(shares) / len(shares)} if shares else {})
 
 
 def ungrounded_facts(reasoning: str, sources: Iterable[str]) -> float | None:

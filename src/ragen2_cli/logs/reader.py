@@ -10,12 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, episode_row, pattern_text
+from ragen2_cli.core.degeneration import ungrounded_facts
 from ragen2_cli.core.surface import PREFIX_POSITIONS
 from ragen2_cli.errors import UserError
 from ragen2_cli.logs.files import BrokenFile, LogFile, Row, columns, find_files, rows
 from ragen2_cli.logs.grouping import assign_groups, infer_grouping
 from ragen2_cli.logs.layout import Choice, Layout, find_layout, finite_number
-from ragen2_cli.logs.texts import messages_of, prompt_key, reasoning_of, split_prompt, turns_of
+from ragen2_cli.logs.texts import (
+    messages_of,
+    plain_text,
+    prompt_key,
+    reasoning_of,
+    split_prompt,
+    think_tag,
+    turns_of,
+)
 
 _SAMPLE_ROWS = 256
 Progress = Callable[[int, int, str], None]
@@ -60,7 +69,7 @@ class _Step:
     words: "array[int]" = field(default_factory=lambda: array("q"))
     marks: "array[int]" = field(default_factory=lambda: array("b"))
     prefixes: list[tuple[str, ...]] = field(default_factory=list)
-    patterns: list[str] = field(default_factory=list)
+    patterns: list[tuple[str, str, float | None]] = field(default_factory=list)
     groups: list[Any] = field(default_factory=list)
     digest: Any = field(default_factory=lambda: blake2b(digest_size=16))
 
@@ -210,7 +219,9 @@ def _add(
     step.marks.append(reasoning.paired + 2 * reasoning.closed + 4 * tagged[0] + 8 * tagged[1])
     step.prefixes.append(tuple([interned.setdefault(w, w) for w in words[:PREFIX_POSITIONS]]))
     if len(step.patterns) < PATTERN_ROWS:
-        step.patterns.append(pattern_text(reasoning.text))
+        text = pattern_text(reasoning.text)
+        facts = ungrounded_facts(text, [plain_text(prompt)])
+        step.patterns.append((text, think_tag(turns[0]), facts))
     if layout.group:
         step.groups.append(row.get(layout.group))
 
@@ -247,6 +258,8 @@ def _finish(data: LogData, steps: dict[int, _Step], layout: Layout, choice: Choi
 
 def _log_rows(number: int, step: _Step, groups: list[Any], valid_bit: int) -> Iterator[LogRow]:
     for index, prefix in enumerate(step.prefixes):
+        known = index < len(step.patterns)
+        text, tag, facts = step.patterns[index] if known else (None, None, None)
         yield LogRow(
             step=number,
             group=str(groups[index]),
@@ -256,7 +269,9 @@ def _log_rows(number: int, step: _Step, groups: list[Any], valid_bit: int) -> It
             reasoning_words=step.words[index],
             valid=bool(step.marks[index] & valid_bit) if valid_bit else None,
             length=step.lengths[index],
-            patterns=step.patterns[index] if index < len(step.patterns) else None,
+            patterns=text,
+            tag=tag if valid_bit else None,
+            ungrounded=facts,
         )
 
 

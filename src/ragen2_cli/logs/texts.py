@@ -56,6 +56,23 @@ def messages_of(prompt: Any) -> Any:
     return _unquoted(prompt)
 
 
+def plain_text(prompt: Any) -> str:
+    """Return what a prompt says: the text itself, or its messages' contents, line by line."""
+    value = messages_of(prompt)
+    messages = value if isinstance(value, list) else [value]
+    return "\n".join(
+        _message_text(message) if isinstance(message, dict) else str(message)
+        for message in messages
+    )
+
+
+def think_tag(turn: str) -> str:
+    """Return the state of the think tag; one that only closes was opened by the prompt."""
+    from ragen2_cli.core.degeneration import tag_state
+
+    return tag_state(turn, opened_by_prompt="<think>" not in turn and "</think>" in turn)
+
+
 def split_prompt(prompt: Any, completion: Any) -> tuple[Any, Any]:
     """Return prompt and completion, parted where a log keeps both in the completion.
 

@@ -24,11 +24,12 @@ from transformers import (
 from ragen2_cli.core.alarm import EruptionAlarm
 from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, first_words, pattern_text
 from ragen2_cli.core.collapse import Marginal
+from ragen2_cli.core.degeneration import ungrounded_facts
 from ragen2_cli.core.regimes import CollapseWatch, Thresholds
 from ragen2_cli.errors import UserError
 from ragen2_cli.logs import RawText
 from ragen2_cli.logs.grouping import assign_groups, infer_grouping
-from ragen2_cli.logs.texts import prompt_key, reasoning_of, turns_of
+from ragen2_cli.logs.texts import plain_text, prompt_key, reasoning_of, think_tag, turns_of
 from ragen2_cli.training.log_scoring import measure_texts
 
 logger = logging.getLogger(__name__)
@@ -196,7 +197,8 @@ class CollapseMonitor(TrainerCallback):
         size = self._trainer.num_generations
         groups = assign_groups(keys, infer_grouping([keys], size))
         turns = [turns_of(completion) or [""] for completion in completions]
-        rows = list(_rows(step, keys, groups, rewards, turns))
+        told = [plain_text(prompt) for prompt in prompts[:PATTERN_ROWS]]
+        rows = list(_rows(step, keys, groups, rewards, turns, told))
         texts = [RawText(p, tuple(t)) for p, t in zip(prompts, turns, strict=True)]
         return rows, texts
 
@@ -239,12 +241,14 @@ def _rows(
     groups: list[int],
     rewards: list[float],
     turns: list[list[str]],
+    told: list[str],
 ) -> Iterator[LogRow]:
     answered = any("<answer>" in turn[0] for turn in turns)
     thought = any("</think>" in turn[0] for turn in turns)
     for index, written in enumerate(turns):
         reasoning = reasoning_of(written)
         valid = reasoning.paired if answered else reasoning.closed
+        text = pattern_text(reasoning.text) if index < PATTERN_ROWS else None
         yield LogRow(
             step=step,
             group=groups[index],
@@ -254,5 +258,7 @@ def _rows(
             reasoning_words=len(reasoning.text.split()),
             valid=valid if answered or thought else None,
             length=float(sum(len(turn.split()) for turn in written)),
-            patterns=pattern_text(reasoning.text) if index < PATTERN_ROWS else None,
+            patterns=text,
+            tag=None if text is None or not (answered or thought) else think_tag(written[0]),
+            ungrounded=None if text is None else ungrounded_facts(text, [told[index]]),
         )

@@ -11,14 +11,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ragen2_cli.core.batches import PATTERN_ROWS, batch_metrics, episode_row
+from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, batch_metrics, episode_row
 from ragen2_cli.core.collapse import Marginal, cross_scoring_metrics
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
 from ragen2_cli.training.scoring import Ids, cross_logprobs
 
 Sampling = Literal["first-turn", "trajectory"]
-CLOSING = "</think>"
+OPENING, CLOSING = "<think>", "</think>"
+OPENING_TOKENS = 8
+"""The opening tag, if the prompt ends with it, is among so many last tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,7 @@ class ReasoningCut:
         ids = tuple(ids)
         if self._single is not None and self._single in ids:
             return ids[: ids.index(self._single)], True
-        where = -1 if self._single is not None else self._decode(ids).find(self._closing)
+        where = -1 if self._single is not None else self.decode(ids).find(self._closing)
         if where >= 0:
             return ids[: self._tokens_before(ids, where)], True
         end = len(ids)
@@ -60,7 +62,8 @@ class ReasoningCut:
             end -= 1
         return ids[:end], False
 
-    def _decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids, special tokens included."""
         text: str = self._tokenizer.decode(ids, skip_special_tokens=False)
         return text
 
@@ -69,7 +72,7 @@ class ReasoningCut:
         low, high = 0, len(ids)
         while low < high:
             middle = (low + high + 1) // 2
-            if len(self._decode(ids[:middle])) <= characters:
+            if len(self.decode(ids[:middle])) <= characters:
                 low = middle
             else:
                 high = middle - 1
@@ -122,7 +125,7 @@ def measure(
     cut = ReasoningCut(tokenizer)
     first = [episode_sample(e, 0, cut).reasoning if e.turn_spans else () for e in episodes]
     rows = [
-        episode_row(episode, patterns=number < PATTERN_ROWS, prefix_ids=ids)
+        _row(episode, cut, ids, patterns=number < PATTERN_ROWS)
         for number, (episode, ids) in enumerate(zip(episodes, first, strict=True))
     ]
     taken = draw(episodes, cut, sampling, samples, seed=seed, step=step)
@@ -138,6 +141,17 @@ def measure(
     )
     result["seconds"] = time.perf_counter() - start
     return result
+
+
+def _row(episode: Episode, cut: ReasoningCut, ids: Ids, *, patterns: bool) -> LogRow:
+    """Return an episode as a row; the text of its first turn is decoded for its patterns."""
+    raw, opened = None, False
+    if patterns and episode.turn_spans:
+        start, end = episode.turn_spans[0]
+        raw = cut.decode(episode.completion_ids[start:end])
+        before = episode.prompt_ids[-OPENING_TOKENS:] + episode.completion_ids[:start]
+        opened = cut.decode(before).rstrip().endswith(OPENING)
+    return episode_row(episode, patterns=patterns, prefix_ids=ids, raw=raw, opened_by_prompt=opened)
 
 
 def draw(

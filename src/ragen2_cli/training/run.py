@@ -217,6 +217,7 @@ class _Run:
                 step=batch.step,
                 sampling=wanted.sampling,
                 samples=wanted.samples,
+                marginal=wanted.marginal,
                 seed=self.config.seed,
             )
         )
