@@ -94,7 +94,7 @@ def test_stops_with_its_reason_and_saves(tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         trainer.train()
     assert trainer.state.global_step == 2  # the first verdict needs a baseline
-    assert monitor.stopped.startswith("step 2: template collapse in 1 measurements in a row")
+    assert monitor.stopped.startswith("step 2: template collapse in 1 measurement in a row")
     assert (tmp_path / "checkpoint-2").is_dir()
     assert "stopping after step 2" in caplog.text
 

@@ -105,15 +105,16 @@ def test_text_metrics_by_hand():
 
 
 def test_an_episode_knows_what_it_read():
-    # The reasoning names 3 and 7; the observation has 3: one of two facts is from nowhere. The
-    # action that ran, Down, is known to the policy too.
+    # The reasoning names 3, 7 and Down; the observation has 3, and the action that ran is Down:
+    # one of three facts is from nowhere.
     turn = Turn("box at 3", "3 and 7, then go Down", "Down", ("Down",), 1.0, 0.0, True)
     episode = Episode(1, 0, 0, 0, "reach it", (turn,), 1.0, 1.0, True, "success")
     row = episode_row(episode, raw="<think>3 and 7, then go Down<answer>Down</answer>")
-    assert row.ungrounded == 0.5
+    assert row.ungrounded == pytest.approx(1 / 3)
     assert row.tag == "unclosed"
     metrics = batch_metrics([row])
-    assert (metrics["ungrounded_facts"], metrics["think_unclosed"]) == (0.5, 1.0)
+    assert metrics["ungrounded_facts"] == row.ungrounded
+    assert metrics["think_unclosed"] == 1.0
     unknown = batch_metrics([episode_row(episode, patterns=False)])
     assert "ungrounded_facts" not in unknown
     assert "think_missing" not in unknown

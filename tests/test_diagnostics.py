@@ -151,8 +151,12 @@ def test_one_prompt_or_no_reasoning_is_said_not_hidden():
 
 
 def test_the_think_tag_is_read_from_the_sampled_ids():
-    row = measure(Planted(True), tokenizer(), sample(True), step=1)
-    faults = [row[f"think_{name}"] for name in ("missing", "unclosed", "repeated")]
-    texts = {ReasoningCut(tokenizer()).decode(e.completion_ids) for e in sample(True)}
-    opened = all("<think>" in text for text in texts)
-    assert faults == ([0.0, 0.0, 0.0] if opened else [1.0, 0.0, 0.0])
+    # The prompts end with the opening tag and every reasoning is closed; without that last prompt
+    # token the closing tag has none to close.
+    names = ("think_missing", "think_unclosed", "think_repeated")
+    opened = sample(True)
+    row = measure(Planted(True), tokenizer(), opened, step=1)
+    assert [row[name] for name in names] == [0.0, 0.0, 0.0]
+    bare = [dataclasses.replace(e, prompt_ids=e.prompt_ids[:-1]) for e in opened]
+    row = measure(Planted(True), tokenizer(), bare, step=1)
+    assert [row[name] for name in names] == [1.0, 0.0, 0.0]

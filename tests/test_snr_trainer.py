@@ -224,6 +224,17 @@ def test_a_row_without_a_score_trains_nothing(tmp_path):
     assert advantages[:4] == pytest.approx([1.1545, 0, -0.5773, -0.5773], abs=1e-4)
 
 
+def test_rows_without_a_score_are_said_in_one_line(tmp_path, caplog):
+    script = Script([[None] * 4, [1, 0, 0, 0]])
+    args = config(tmp_path / "out", rows=8, parts=2)
+    built = trainer(Recorded, tmp_path, script, args=args, group_filter=TOP_P)
+    with caplog.at_level("WARNING"):
+        built.train()
+    (said,) = [text for text in caplog.messages if "returned None" in text]
+    assert said.startswith("a completion of this batch has no score")
+    assert "\n" not in said
+
+
 def test_dead_among_the_scored_rows(tmp_path):
     # Case 8: the one differing row of group 0 has no score.
     rewards = [[1, 1, 1, None], [1, 0, 0, 0]]

@@ -178,3 +178,30 @@ def test_logged_token_means_do_not_depend_on_the_split(folder):
     for name in ("entropy", "kl", "clip_ratio/region_mean"):
         assert logs[1][name] == pytest.approx(logs[0][name], rel=1e-5)
     assert logs[0]["kl"] > 1e-4
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "bnpo"])
+def test_the_logged_loss_does_not_depend_on_the_split(folder, loss_type):
+    # A large coefficient, so that the bonus is most of the loss: its part must be weighted by
+    # tokens in value as well, where TRL weights every micro-batch alike.
+    terms = {"loss_type": loss_type, "entropy_coef": 5.0}
+    plain = trainer(
+        GRPOTrainer,
+        folder,
+        Script(REWARDS, groups=KEPT),
+        model=moved_model(folder),
+        args=config(folder / "out", rows=8, **terms),
+    )
+    plain.train()
+    ours = trainer(
+        SnrGRPOTrainer,
+        folder,
+        Script(REWARDS),
+        model=moved_model(folder),
+        args=config(folder / "out", rows=16, parts=4, **terms),
+        group_filter=LIVE,
+    )
+    ours.train()
+    expected, actual = (each.state.log_history[0]["loss"] for each in (plain, ours))
+    assert abs(expected) > 1
+    assert actual == pytest.approx(expected, abs=2e-4)

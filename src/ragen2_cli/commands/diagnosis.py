@@ -224,12 +224,11 @@ def _load(path: Path, scoring: Scoring, *, own_run: bool) -> Any:
         return load_policy(scoring.model, device=scoring.device, adapter=scoring.adapter)
     if not own_run:
         raise UserError("--checkpoint goes with a run folder; for logs name the --model")
-    from ragen2_cli.config.load import build_config
     from ragen2_cli.runs import RunDirectory
     from ragen2_cli.training.evaluate_target import load_run_policy
 
     run = RunDirectory.open(path)
-    config = build_config(run.read_config()["config"])
+    config = run.resolved_config()
     return load_run_policy(config, run, scoring.checkpoint or None)
 
 

@@ -53,19 +53,23 @@ def load_config(
     return build_config(tree)
 
 
-def build_config(tree: Mapping[str, Any]) -> Config:
+def build_config(tree: Mapping[str, Any], where: str = "") -> Config:
     """Check a (sparse) tree of settings and return the frozen config.
+
+    Args:
+        tree: The settings, nested.
+        where: What error messages begin with, such as ``runs/a/config.json: ``.
 
     Raises:
         UserError: One line per first fault: key, reason and, for unknown keys, the nearest name.
     """
     version = tree.get("schema_version", CONFIG_SCHEMA)
     if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise UserError(f"config: schema_version is a whole number from 1, not {version!r}")
+        raise UserError(f"{where}config: schema_version is a whole number from 1, not {version!r}")
     if version > CONFIG_SCHEMA:
         raise UserError(
-            f"config: schema version {version} is newer than {CONFIG_SCHEMA}, the newest this "
-            "version reads; upgrade ragen2"
+            f"{where}config: schema version {version} is newer than {CONFIG_SCHEMA}, the newest "
+            "this version reads; upgrade ragen2"
         )
     merged: Tree = {}
     algorithm = tree.get("algorithm")
@@ -77,7 +81,7 @@ def build_config(tree: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
-        raise UserError(_first_fault(error)) from None
+        raise UserError(where + _first_fault(error)) from None
 
 
 def read_toml(file: Path) -> Tree:

@@ -10,13 +10,16 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import SCHEMA_VERSION, Episode, Evaluation, Step
 from ragen2_cli.runs import claim, jsonl, provenance, rollouts
 from ragen2_cli.runs.atomic import TEMPORARY, remove, reported, sync_file, sync_folder, write_text
 from ragen2_cli.runs.claim import CONFIG
+
+if TYPE_CHECKING:
+    from ragen2_cli.config import Config
 
 SUMMARY = "summary.json"
 METRICS = "metrics.jsonl"
@@ -274,6 +277,12 @@ class RunDirectory:
         if not isinstance(content.get("config"), dict):
             raise UserError(f"{self.path / CONFIG}: no 'config' table; not a run of ragen2")
         return content
+
+    def resolved_config(self) -> "Config":
+        """Return the config that the run was made with; raises as ``read_config``, naming keys."""
+        from ragen2_cli.config.load import build_config
+
+        return build_config(self.read_config()["config"], where=f"{self.path / CONFIG}: ")
 
     def read_summary(self) -> dict[str, Any] | None:
         """Return summary.json, or None while the run is not finished."""

@@ -1,7 +1,9 @@
 """What a trainer refuses before its first step."""
 
+import logging
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -82,3 +84,28 @@ def warn_all_masked(clipped: float) -> None:
         " train on. Raise max_completion_length or turn mask_truncated_completions off",
         stacklevel=4,
     )
+
+
+class _Unscored(logging.Filter):
+    """Shortens TRL's message about rows without a reward, which holds all that is known of one."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Put one line in its place; let everything else pass as it is."""
+        if "All reward functions returned None" in record.getMessage():
+            record.msg, record.args = (
+                "a completion of this batch has no score (every reward function returned None);"
+                " rows without a score train nothing",
+                None,
+            )
+        return True
+
+
+@contextmanager
+def unscored_in_one_line() -> Iterator[None]:
+    """Let TRL say in one line that rows have no score."""
+    logger, short = logging.getLogger("trl.trainer.grpo_trainer"), _Unscored()
+    logger.addFilter(short)
+    try:
+        yield
+    finally:
+        logger.removeFilter(short)

@@ -50,7 +50,7 @@ def evaluate_target(
             raise UserError("--checkpoint goes with a run's folder, not with a model")
         config = load_config(flags={**flags, "model.name": target}, sets=sets)
     else:
-        config = _changed(build_config(run.read_config()["config"]), flags, sets)
+        config = _changed(run.resolved_config(), flags, sets)
     build_env(config)
     prepare(config)
     loaded = load_run_policy(config, run, checkpoint) if run else _load(config)
@@ -95,8 +95,9 @@ def _run_of(target: str | None, say: Callable[[str], None]) -> RunDirectory | No
     if target is None:
         return find(None, say)
     path = Path(target)
-    is_run = (path / "config.json").is_file() and not (path / "model.safetensors").is_file()
-    return RunDirectory.open(path) if is_run and (path / "metrics.jsonl").is_file() else None
+    # A model's folder has none of these; a damaged run is a run still, and is told so.
+    is_run = any((path / name).exists() for name in ("metrics.jsonl", "rollouts", "checkpoints"))
+    return RunDirectory.open(path) if is_run else None
 
 
 def _step_of(run: RunDirectory, checkpoint: int | None) -> int:

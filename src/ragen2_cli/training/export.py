@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-from ragen2_cli.config.load import build_config
 from ragen2_cli.errors import UserError
 from ragen2_cli.runs import RunDirectory
 
@@ -25,7 +24,7 @@ def export_run(run: RunDirectory, out: Path, *, force: bool) -> dict[str, Any]:
     from ragen2_cli.training.embedded.files import check_folder, size_of
     from ragen2_cli.training.models import load_policy
 
-    config = build_config(run.read_config()["config"])
+    config = run.resolved_config()
     if config.model.full:
         raise UserError(
             f"{run.path}: trained with --full, so {run.adapter} already holds whole weights"

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from ragen2_cli.config import Config
-from ragen2_cli.config.load import build_config
 from ragen2_cli.core.filters import SPREAD_SCORES, GroupFilter
 from ragen2_cli.core.gradients import Remainder
 from ragen2_cli.core.groups import Scale
@@ -55,7 +54,7 @@ def analyze_run(
     Raises:
         UserError: No such checkpoint, too few groups, or a KL term without a reference policy.
     """
-    config = build_config(run.read_config()["config"])
+    config = run.resolved_config()
     if groups < 1:
         raise UserError(f"--groups: at least 1 is needed, got {groups}")
     summary = run.read_summary()

@@ -70,6 +70,31 @@ class Share:
         """Factor that turns TRL's loss of this part into one over the generation batch."""
         return {"rows": self.rows, "tokens": self.tokens, "batch": 1.0}[LOSS_NORMALIZERS[loss_type]]
 
+    def scaled(
+        self,
+        loss: Tensor,
+        loss_type: str,
+        policy_loss: float | None = None,
+        accumulation: int = 1,
+    ) -> Tensor:
+        """Return TRL's loss of this part as its share of the loss of the generation batch.
+
+        The gradient of the entropy bonus has its ``entropy_weight`` already (a hook on the
+        entropies gives it); here the value gets it too, exactly in one process.
+
+        Args:
+            loss: TRL's loss of this part.
+            loss_type: TRL's loss type.
+            policy_loss: The loss without the bonus, before TRL's division by ``accumulation``;
+                None when there is no bonus.
+            accumulation: TRL's accumulation steps of this window.
+        """
+        if policy_loss is not None:
+            parts = 1 if LOSS_NORMALIZERS[loss_type] == "batch" else accumulation
+            bonus = loss.detach() - policy_loss / parts
+            loss = loss + (self.entropy_weight(loss_type) - 1) * bonus
+        return loss * self.loss_weight(loss_type)
+
     def entropy_weight(self, loss_type: str) -> float:
         """Factor on the entropy bonus on top of ``loss_weight``; 1 where both are nothing."""
         weight = self.loss_weight(loss_type)

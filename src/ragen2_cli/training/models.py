@@ -288,6 +288,10 @@ def _load(name: str, part: str, where: str, options: dict[str, Any]) -> Any:
         reason = _first_line(error)
     except (struct.error, SafetensorError, NotImplementedError) as error:
         reason = _first_line(error)
+    except Exception as error:
+        if type(error) is not Exception:  # what tokenizers raises about a damaged vocabulary
+            raise
+        reason = _first_line(error)
     if "gguf_file" in options:
         raise UserError(f"--model {name}: cannot read this GGUF file: {reason}")
     if Path(where).is_dir():
@@ -311,5 +315,7 @@ def _check_gguf(path: Path) -> None:
 
 
 def _first_line(error: Exception) -> str:
+    if isinstance(error, KeyError):
+        return f"no such key or value: {error}"[:200]
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[0] if lines else type(error).__name__)[:200]

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ragen2_cli.config.load import build_config
 from ragen2_cli.errors import UserError, counted
 from ragen2_cli.runs import RunDirectory, step_name
 from ragen2_cli.training import checkpoints
@@ -42,7 +41,7 @@ def probe_run(
     if not there:
         raise UserError(f"{run.path} has no complete checkpoint to play; see checkpoints.keep")
     chosen = list(steps) or sorted({there[0], there[len(there) // 2], there[-1]})
-    config = build_config(run.read_config()["config"])
+    config = run.resolved_config()
     config = config.model_copy(
         update={
             "rollout": config.rollout.model_copy(update={"group_size": rollouts}),

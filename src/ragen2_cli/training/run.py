@@ -88,7 +88,7 @@ def resume(out: Path, *, steps: int | None = None, quiet: bool = False) -> dict[
     processes.join(RunDirectory.open(out).resolved_config().model.device)
     run = processes.one_run(lambda: RunDirectory.create(out, {}, resume=True))
     with saying_how_to_go_on(run.path), closing(run):
-        config = build_config(run.read_config()["config"])
+        config = run.resolved_config()
         if steps is not None:
             config = build_config(config.model_dump() | {"steps": steps})
         with closing(_progress(config, quiet)) as progress:

@@ -28,6 +28,7 @@ from ragen2_cli.training.checks import (
     require_positive,
     require_reference,
     require_trainable,
+    unscored_in_one_line,
     warn_all_masked,
 )
 from ragen2_cli.training.compaction import Batch, loss_mask, take_rows, trim_padding
@@ -151,9 +152,10 @@ class SnrGRPOTrainer(SealTrainer):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any
     ) -> Tensor:
-        rewards_N_F: Tensor = super()._calculate_rewards(
-            inputs, prompts, completions, completion_ids_list
-        )
+        with unscored_in_one_line():
+            rewards_N_F: Tensor = super()._calculate_rewards(
+                inputs, prompts, completions, completion_ids_list
+            )
         self._rewards_N = weighted_rewards(rewards_N_F.cpu().numpy(), self.reward_weights.numpy())
         return rewards_N_F
 
@@ -275,7 +277,9 @@ class SnrGRPOTrainer(SealTrainer):
         for name in TOKEN_MEANS & self._metrics["train"].keys():
             mean = self._metrics["train"][name].pop()
             self._window_sums[name] += mean * share.all_tokens
-        loss = loss * share.loss_weight(self.loss_type)
+        policy = self._metrics["train"].get("policy_loss", [None])[-1]
+        parts = self.current_gradient_accumulation_steps
+        loss = share.scaled(loss, self.loss_type, policy, parts)
         return loss if states is None else loss + self.seal_term(states, inputs, share)
 
     def training_step(
