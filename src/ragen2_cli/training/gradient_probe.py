@@ -73,6 +73,7 @@ def probe(
     reference: Callable[[], Any] | None = None,
     spread_of_outcome: bool = False,
     critic: CriticProbe | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> GradientReport:
     """Measure the gradient norms of a batch of episodes under the policy that sampled it.
 
@@ -85,6 +86,7 @@ def probe(
         reference: Returns a context in which ``model`` is the reference policy; needed for KL.
         spread_of_outcome: Judge the spread without the format penalty.
         critic: Adds the task gradient under its advantages (``gae``) and its own gradient.
+        progress: Called with (buckets measured, buckets in all).
 
     Raises:
         UserError: No episodes, rows that do not fill groups, nothing trainable, an unknown loss
@@ -109,10 +111,11 @@ def probe(
     buckets = quantile_buckets(batch.score_P, settings.buckets, settings.remainder)
     with _evaluating(model):
         measure = _Measure(model, parameters, batch, settings, reference, scales, critic)
-        parts = [
-            [measure(batch.rows_of(bucket[kept_P[bucket] == kept])) for kept in (True, False)]
-            for bucket in buckets
-        ]
+        parts = []
+        for done, bucket in enumerate(buckets):
+            progress(done, len(buckets))
+            halves = (bucket[kept_P[bucket] == kept] for kept in (True, False))
+            parts.append([measure(batch.rows_of(half)) for half in halves])
     whole = [_added(pair) for pair in parts]
     tables: Tables = {scale: _table(batch, buckets, whole, scale, 1.0, 1.0) for scale in scales}
     filtered: Tables = {}

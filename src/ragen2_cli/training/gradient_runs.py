@@ -69,6 +69,8 @@ def analyze_run(
     changes = {key: value for key, value in (("entropy", entropy), ("kl", kl)) if value is not None}
     config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update=changes)})
     player = build_player(config, loaded.model, loaded)
+    size = config.rollout.group_size
+    say(f"playing {counted(groups, 'group')} of {counted(size, 'rollout')}")
     boards, _ = player.next_boards(FRESH_CURSOR, groups)
     episodes = [trajectory.episode for trajectory in player.play_groups(boards, step=step)]
     if groups < buckets:
@@ -83,6 +85,7 @@ def analyze_run(
         buckets=buckets,
         remainder=remainder,
         critic=critic,
+        progress=lambda done, total: say(f"measuring the gradients of bucket {done + 1}/{total}"),
     )
     return content, run.write_json(f"gradients/{step_name(step)}.json", content)
 
@@ -98,6 +101,7 @@ def analyze_batch(
     buckets: int = 6,
     remainder: Remainder = "spread",
     critic: Critic | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Measure a batch under the run's own loss, filter and coefficients; return the file's content.
 
@@ -130,6 +134,7 @@ def analyze_batch(
         reference=lambda: reference_policy(model),
         spread_of_outcome=config.filter.spread_of == "outcome",
         critic=None if critic is None else CriticProbe(critic, credit_rules(config), episodes),
+        progress=progress,
     )
     about = {
         "step": step,

@@ -63,7 +63,7 @@ class StopRules:
             return None
         return (
             f"held-out success stayed below {self._config.success_floor:.0%} "
-            f"for {self._lost} evaluations"
+            f"for {counted(self._lost, 'evaluation')}"
         )
 
     def state(self) -> dict[str, Any]:
