@@ -63,7 +63,7 @@ def test_newest_run_and_step_are_taken_and_said(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = call("--limit", 1)
     assert "reading runs/a (the newest run)" in result.stderr
-    assert "showing step 2 (the newest; 2 steps are there)" in result.stderr
+    assert "showing step 2 (the newest of 2 steps)" in result.stderr
     assert "1 of 4 episodes shown; --limit 0 for all" in result.stderr
     assert "newest" not in result.stdout
 
