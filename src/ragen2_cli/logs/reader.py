@@ -3,13 +3,13 @@
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, episode_row, pattern_text
+from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, pattern_text
 from ragen2_cli.core.degeneration import ungrounded_facts
 from ragen2_cli.core.surface import PREFIX_POSITIONS
 from ragen2_cli.errors import UserError
@@ -44,7 +44,7 @@ class LogData:
 
     Attributes:
         kind: ``run`` for our own run folder, else ``log``.
-        steps: Rows by step, ascending.
+        steps: Rows by step, ascending; those of a run are read when they are asked for.
         said: What was inferred, one line each.
         skipped: What was left out and how often, by reason.
         rows_read: Rows seen, skipped ones included.
@@ -52,7 +52,7 @@ class LogData:
     """
 
     kind: str
-    steps: dict[int, list[LogRow]] = field(default_factory=dict)
+    steps: Mapping[int, list[LogRow]] = field(default_factory=dict)
     said: list[str] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     rows_read: int = 0
@@ -247,13 +247,15 @@ def _finish(data: LogData, steps: dict[int, _Step], layout: Layout, choice: Choi
     valid_bit = 1 if marks & 4 else 2 if marks & 8 else 0
     if not valid_bit:
         data.said.append("no think or answer tags: whole completions are taken as reasoning")
+    found: dict[int, list[LogRow]] = {}
     for number, step in kept.items():
         groups = step.groups if by_group else assign_groups(step.prompts, grouping)
         if not by_group and grouping.size:
             short = sum(size != grouping.size for size in Counter(groups).values())
             if short:
                 data.skipped["groups of another size (kept)"] += short
-        data.steps[number] = list(_log_rows(number, step, groups, valid_bit))
+        found[number] = list(_log_rows(number, step, groups, valid_bit))
+    data.steps = found
 
 
 def _log_rows(number: int, step: _Step, groups: list[Any], valid_bit: int) -> Iterator[LogRow]:
@@ -308,28 +310,3 @@ def iter_texts(path: Path, choice: Choice, data: LogData) -> Iterator[tuple[int,
                 data.skipped["rows without a prompt or a completion"] += 1
                 continue
             yield step, prompt, completion
-
-
-def read_run(path: Path, progress: Progress | None = None) -> LogData:
-    """Read the rollouts of one of our own run folders.
-
-    Raises:
-        UserError: Not a run, or a run without rollouts.
-    """
-    from ragen2_cli.runs import RunDirectory
-
-    run = RunDirectory.open(path)
-    data = LogData("run", length_unit="tokens")
-    numbers = run.rollout_steps()
-    for done, number in enumerate(numbers):
-        if progress:
-            progress(done, len(numbers), f"step {number}")
-        data.steps[number] = [
-            episode_row(episode, patterns=index < PATTERN_ROWS)
-            for index, episode in enumerate(run.iter_rollouts(number))
-        ]
-        data.rows_read += len(data.steps[number])
-    if not data.rows_read:
-        raise UserError(f"{path}: the run has no rollouts yet")
-    data.said.append("reward = episode return; groups as trained")
-    return data

@@ -268,6 +268,25 @@ def _episodes(path: Path, batch: Any) -> Iterator[Episode]:
         yield _episode(row)
 
 
+def count(path: Path) -> int:
+    """Return how many episodes a file says it holds; raises as ``read``."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    parquet_bounds.check(path)
+    try:
+        with pq.ParquetFile(path) as file:
+            _check(path, file)
+            return int(file.metadata.num_rows)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    reason = " ".join(str(error).split())[:200]
+    return UserError(f"{path}: not a readable rollout file ({reason})")
+
+
 def read(path: Path) -> Iterator[Episode]:
     """Yield the episodes of one file in file order, in constant memory.
 
@@ -295,5 +314,4 @@ def read(path: Path) -> Iterator[Episode]:
         if left:
             raise UserError(f"{path}: damaged, {left} of {metadata.num_rows} episodes are lost")
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{path}: not a readable rollout file ({reason})") from None
+        raise _unreadable(path, error) from None
