@@ -85,6 +85,12 @@ def test_only_the_first_process_looks_at_the_folder(
     preflight.check(load_config(), tmp_path)
 
 
+def test_sharded_weights_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(UserError, match=r"FSDP: .* launch it with DDP"):
+        processes.join(load_config())
+
+
 def test_a_spectator_writes_nothing(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run", {})
     before = sorted(run.path.rglob("*"))

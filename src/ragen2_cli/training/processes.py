@@ -8,14 +8,19 @@ others play and train their share. Without a launcher there is one process, whic
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar
 
+from ragen2_cli.config import Config
 from ragen2_cli.errors import UserError
 from ragen2_cli.runs import RunDirectory
 from ragen2_cli.runs.spectator import Spectator
 
 Value = TypeVar("Value")
+
+SHARDED = {"ACCELERATE_USE_FSDP": "FSDP", "ACCELERATE_USE_DEEPSPEED": "DeepSpeed"}
+"""What accelerate's launcher sets for engines that split the weights over processes."""
 
 _LOST = ("connection closed by peer", "connection reset", "broken pipe", "timed out", "gloo")
 
@@ -35,22 +40,31 @@ def is_first() -> bool:
     return rank() == 0
 
 
-def join(device: str) -> None:
+def join(config: Config) -> None:
     """Connect the processes; with one there is nothing to do.
 
     Args:
-        device: The config's device: on ``cpu`` they talk through gloo, on GPUs through nccl, and
-            each gets its own GPU.
+        config: Its device: on ``cpu`` they talk through gloo, on GPUs through nccl, and each gets
+            its own GPU. ``trl.ddp_timeout`` is how many seconds they wait for each other.
+
+    Raises:
+        UserError: The launcher asks for FSDP or DeepSpeed.
     """
+    for variable, name in SHARDED.items():
+        if os.environ.get(variable) == "true":
+            raise UserError(
+                f"{name}: `ragen2 train` samples with whole weights in each process; launch it with"
+                " DDP, or use SnrGRPOTrainer in a script of your own (docs/scaling.md)"
+            )
     if count() == 1:
         return
     import torch
     from accelerate import PartialState
 
-    on_cpu = device == "cpu" or not torch.cuda.is_available()
+    on_cpu = config.model.device == "cpu" or not torch.cuda.is_available()
     if on_cpu:
         os.environ["ACCELERATE_USE_CPU"] = "true"
-    PartialState(cpu=on_cpu)
+    PartialState(cpu=on_cpu, timeout=timedelta(seconds=config.trl.get("ddp_timeout", 1800)))
 
 
 def gather(items: list[Value]) -> list[Value]:

@@ -55,7 +55,7 @@ def start(
         KeyboardInterrupt: After Ctrl-C, when the state is saved.
     """
     check(config, out, force=force)
-    processes.join(config.model.device)
+    processes.join(config)
     loaded = _load(config)
     label = f"{Path(config.env.name.partition(':')[0]).stem}-{config.filter.strategy}"
     values = config.model_dump(mode="json")
@@ -85,7 +85,7 @@ def resume(out: Path, *, steps: int | None = None, quiet: bool = False) -> dict[
         UserError: No such run, no complete checkpoint, or nothing left to do.
         KeyboardInterrupt: After Ctrl-C; its text says what is saved and how to go on.
     """
-    processes.join(RunDirectory.open(out).resolved_config().model.device)
+    processes.join(RunDirectory.open(out).resolved_config())
     run = processes.one_run(lambda: RunDirectory.create(out, {}, resume=True))
     with saying_how_to_go_on(run.path), closing(run):
         config = run.resolved_config()

@@ -32,7 +32,13 @@ from ragen2_cli.training.checks import (
     warn_all_masked,
 )
 from ragen2_cli.training.compaction import Batch, loss_mask, take_rows, trim_padding
-from ragen2_cli.training.microbatches import LOSS_NORMALIZERS, TOKEN_MEANS, Share, micro_batches
+from ragen2_cli.training.microbatches import (
+    LOSS_NORMALIZERS,
+    TOKEN_MEANS,
+    Share,
+    idle_row,
+    micro_batches,
+)
 from ragen2_cli.training.rebalancing import rebalance
 from ragen2_cli.training.seal_loss import SealLoss
 from ragen2_cli.training.seal_trainer import SealTrainer
@@ -234,14 +240,19 @@ class SnrGRPOTrainer(SealTrainer):
         return gathered
 
     def _reference_logps(self, batch: Batch) -> Tensor:
-        """Log-probabilities of the kept completions under the reference model."""
-        if not len(batch["completion_ids"]):
+        """Log-probabilities of the kept completions under the reference model.
+
+        A process without rows scores an idle one, because sharded models (FSDP) compute together.
+        """
+        rows = len(batch["completion_ids"])
+        if not rows and self.accelerator.num_processes == 1:
             return torch.zeros_like(batch["completion_ids"], dtype=torch.float32)
+        batch = batch if rows else idle_row(batch)
         if self.ref_model is not None:
-            return self._score_tokens(self.ref_model, batch)
+            return self._score_tokens(self.ref_model, batch)[:rows]
         model = self.accelerator.unwrap_model(self.model)
         with use_adapter(model, "ref" if "ref" in model.peft_config else None):
-            return self._score_tokens(self.model, batch)
+            return self._score_tokens(self.model, batch)[:rows]
 
     def _prepare_inputs(self, generation_batch: Any) -> Batch:
         inputs: Batch = super()._prepare_inputs(generation_batch)
