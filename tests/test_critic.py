@@ -116,6 +116,17 @@ def test_padding_and_chunks_do_not_matter(tokens):
         assert not values[row, count:].any()
 
 
+def test_recomputed_activations_give_the_same_gradient():
+    found = []
+    for checkpointing in (False, True):
+        critic = said_something(tiny_model(), checkpointing=checkpointing)
+        loss = critic.values(small_batch(), 99).square().sum()
+        gradients = torch.autograd.grad(loss, list(critic.trained().values()))
+        found.append(torch.cat([one.flatten() for one in gradients]))
+        assert critic.backbone.base_model.model.is_gradient_checkpointing == checkpointing
+    torch.testing.assert_close(found[0], found[1])
+
+
 def test_no_rows_have_no_values():
     empty = {key: value[:0] for key, value in small_batch().items()}
     assert build_critic(tiny_model()).values(empty, 99).shape == (0, 5)

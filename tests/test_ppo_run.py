@@ -115,8 +115,9 @@ def test_the_first_batch_is_that_of_a_run_without_a_critic(
         {"algorithm.name": "grpo", "algorithm.credit": "turn"},
         {"model.full": True, "algorithm.credit": "turn", "algorithm.iterations": 2},
         {"critic.model": "embedded", "filter.strategy": "none"},
+        {"seal.coefficient": 0.02, "algorithm.kl": 0.01, "algorithm.entropy": 0.001},
     ],
-    ids=["bi-level", "grpo turn", "full", "critic model"],
+    ids=["bi-level", "grpo turn", "full", "critic model", "seal"],
 )
 def test_other_ways_run(flags: dict[str, Any], tmp_path: Path) -> None:
     start(tiny(**{"steps": 2, **flags}), tmp_path / "run", quiet=True)
