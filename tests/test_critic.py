@@ -60,6 +60,15 @@ def test_base_tensors_are_shared_and_the_policy_stays_as_it_is():
     assert not own & {one.data_ptr() for one in critic.trained().values()}
 
 
+@pytest.mark.parametrize(("share", "layers"), [(0.5, {1}), (0.51, {0, 1}), (1.0, {0, 1})])
+def test_the_adapter_is_on_the_upper_layers(share, layers):
+    # two layers: one half is one layer, anything more is both
+    critic = build_critic(tiny_model(), rank=2, share=share)
+    names = [name for name in critic.trained() if "lora" in name]
+    assert {int(name.split(".layers.")[1][0]) for name in names} == layers
+    assert len(names) == 2 * 7 * len(layers)  # A and B of seven projections
+
+
 def test_no_global_generator_is_drawn_from():
     model = tiny_model()
     torch.manual_seed(3)

@@ -167,6 +167,9 @@ class CriticConfig(Section):
     lr: float = Field(1e-3, gt=0, description="constant rate of its adapter and head")
     lora_rank: int = Field(16, ge=1)
     lora_alpha: int = Field(32, ge=1)
+    lora_share: float = Field(
+        0.5, gt=0, le=1, description="share of the layers, from the top, that its adapter is on"
+    )
     clip: float = Field(
         0.5, ge=0, description="how far a value may move within one batch; 0: any distance"
     )

@@ -1,11 +1,12 @@
 """The critic of PPO: what the policy's states are worth, on the policy's own frozen weights.
 
 The critic is a second tree of modules over the same tensors (nothing is copied), with a LoRA
-adapter and a linear value head of its own. It is no part of the policy: adapters that are saved,
+adapter on its upper layers and a linear value head of its own. It is no part of the policy: adapters that are saved,
 gradients that are clipped and optimizers that step know nothing of it.
 """
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -72,7 +73,13 @@ class Critic(nn.Module):
 
 
 def build_critic(
-    model: nn.Module, *, rank: int = 16, alpha: int = 32, seed: int = 0, checkpointing: bool = False
+    model: nn.Module,
+    *,
+    rank: int = 16,
+    alpha: int = 32,
+    share: float = 0.5,
+    seed: int = 0,
+    checkpointing: bool = False,
 ) -> Critic:
     """Build a critic on a causal language model's weights, which it shares and never changes.
 
@@ -83,11 +90,14 @@ def build_critic(
         model: The language model, or a PEFT model around it, whose adapter is left out.
         rank: LoRA r of the critic's adapter.
         alpha: LoRA alpha.
+        share: Share of the layers, from the top, that the adapter is on, at least one layer. Below
+            them nothing has to be differentiated, which is most of what a critic costs.
         seed: Decides the adapter's first weights.
         checkpointing: Recompute activations in the backward pass instead of keeping them.
 
     Raises:
-        UserError: The model has no projection that an adapter fits on.
+        UserError: The model has no projection that an adapter fits on, or with ``share`` below 1
+            no stack of layers.
     """
     from peft import LoraConfig, PeftModel, get_peft_model
 
@@ -96,7 +106,8 @@ def build_critic(
         twin = twin.unload()
     trunk = twin.base_model
     device = next(trunk.parameters()).device
-    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", bias="none")
+    targets: Any = "all-linear" if share == 1 else upper_projections(trunk, share)
+    config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=targets, bias="none")
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.manual_seed(seed)
@@ -109,6 +120,27 @@ def build_critic(
         critic = Critic(backbone, trunk.config.get_text_config().hidden_size)
     critic.head.to(device)
     return critic.train()
+
+
+def upper_projections(trunk: Any, share: float) -> list[str]:
+    """Names of all linear projections in the upper ``share`` of a model's layers.
+
+    Raises:
+        UserError: The model has no list of its layers.
+    """
+    from transformers.pytorch_utils import Conv1D
+
+    count = trunk.config.get_text_config().num_hidden_layers
+    for name, stack in trunk.named_modules():
+        if isinstance(stack, nn.ModuleList) and len(stack) == count:
+            first = count - max(1, math.ceil(share * count))
+            return [
+                f"{name}.{index}.{inner}"
+                for index in range(first, count)
+                for inner, part in stack[index].named_modules()
+                if isinstance(part, nn.Linear | Conv1D)
+            ]
+    raise UserError("critic: this model shows no list of its layers; set critic.lora_share to 1")
 
 
 def shared_copy(model: nn.Module) -> nn.Module:

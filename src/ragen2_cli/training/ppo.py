@@ -65,6 +65,7 @@ def critic_for(config: Config, loaded: LoadedPolicy) -> Critic | None:
         base,
         rank=chosen.lora_rank,
         alpha=chosen.lora_alpha,
+        share=chosen.lora_share,
         seed=config.seed,
         checkpointing=config.model.gradient_checkpointing,
     )
