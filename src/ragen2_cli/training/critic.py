@@ -1,8 +1,8 @@
 """The critic of PPO: what the policy's states are worth, on the policy's own frozen weights.
 
 The critic is a second tree of modules over the same tensors (nothing is copied), with a LoRA
-adapter on its upper layers and a linear value head of its own. It is no part of the policy: adapters that are saved,
-gradients that are clipped and optimizers that step know nothing of it.
+adapter on its upper layers and a linear value head of its own. It is no part of the policy: saved
+adapters, clipped gradients and the policy's optimizer know nothing of it.
 """
 
 import copy
