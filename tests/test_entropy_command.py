@@ -145,6 +145,7 @@ def test_texts_alone_give_the_entropy_of_the_first_words(tmp_path):
     assert "texts alone" in course.basis
     assert set(course.entropy) == {0.0}
     assert json.loads(analyze(str(folder), "--json"))["verdict"] == "stable"
+    assert "first fifth" in analyze(str(folder))  # without an eruption: how the rates went
 
 
 def test_one_of_our_runs(tmp_path):
@@ -157,6 +158,8 @@ def test_one_of_our_runs(tmp_path):
         silent = replace(turn, answer="")
         run.write_rollouts(step, [an_episode(step, 0, 0, turns=(turn, silent))])
     found = json.loads(analyze(str(run.path), "--json"))
+    # Five measured steps: a fifth is one of them, and only steps 10 and 118 are plain.
+    assert found["patterns"][DUPLICATION]["first"] == found["patterns"][DUPLICATION]["last"] == 0.0
     assert found["verdict"] == "cyclical eruption"
     # Steps 20, 60 and 100 are just below a top; of two turns one has no answer.
     assert found["patterns"][DUPLICATION]["during"] > 0.5

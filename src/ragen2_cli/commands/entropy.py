@@ -123,6 +123,11 @@ def _alarm_line(found: dict[str, Any]) -> str:
 
 
 def _pattern_table(found: dict[str, Any]) -> list[list[str]]:
+    if not any(phase["kind"] == "eruption" for phase in found["phases"]):
+        return [["pattern (rate)", "first fifth", "last fifth"]] + [
+            [name.replace("_", " "), _share(row["first"]), _share(row["last"])]
+            for name, row in found["patterns"].items()
+        ]
     kinds = ("descent", "eruption", "subsidence")
     table = [["pattern (rate)", "before", *kinds, "after each cycle", "course"]]
     for name, row in found["patterns"].items():

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any
 
 from ragen2_cli.core.degeneration import Grounding, text_patterns
@@ -96,8 +97,8 @@ def report(course: Course) -> dict[str, Any]:
 
     ``verdict``, ``phases`` (each with ``alarm``: the step at which a live alarm fired in an
     eruption, and ``early``: how many steps that was before its end), ``alarms``, ``patterns`` (by
-    rate: mean by phase, before, during and after the eruptions, and its course), and what the
-    verdict rests on. Undefined numbers are None.
+    rate: means of the first and last fifth, by phase, before, during and after eruptions, and its
+    course), and what the verdict rests on. Undefined numbers are None.
     """
     found = classify([math.nan if value is None else value for value in course.entropy])
     positions = alarm_positions([math.nan if value is None else value for value in course.entropy])
@@ -105,7 +106,7 @@ def report(course: Course) -> dict[str, Any]:
     for name, rate in course.rates.items():
         if any(value is not None for value in rate):
             filled = [math.nan if value is None else value for value in rate]
-            patterns[name] = asdict(pattern_course(filled, found))
+            patterns[name] = asdict(pattern_course(filled, found)) | _ends(rate)
     steps = course.steps
     return {
         "path": course.path,
@@ -124,6 +125,13 @@ def report(course: Course) -> dict[str, Any]:
         "alarms": [steps[position] for position in positions],
         "patterns": {name: _clean(values) for name, values in patterns.items()},
     }
+
+
+def _ends(rate: Sequence[float | None]) -> dict[str, float]:
+    """Means over the first and the last fifth of the measured steps, at least one each."""
+    measured = [value for value in rate if value is not None]
+    window = max(1, len(measured) // 5)
+    return {"first": fmean(measured[:window]), "last": fmean(measured[-window:])}
 
 
 def _phase(

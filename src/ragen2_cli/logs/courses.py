@@ -58,6 +58,8 @@ def read_course(
         series = _of_texts(path, choice)
     else:
         basis, series = found
+    if not series:
+        raise UserError(f"{path}: no step in it")
     return _course(path, basis, series, rates, said)
 
 
