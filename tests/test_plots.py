@@ -33,7 +33,9 @@ from ragen2_cli.plots import (
     stochasticity,
     style,
 )
-from ragen2_cli.records import Episode
+from ragen2_cli.records import Cell, Episode
+from ragen2_cli.runs import RunDirectory
+from ragen2_cli.sweeps.folder import SweepDirectory
 
 ROW_PLOTS = (
     curves,
@@ -370,3 +372,15 @@ def test_a_run_on_its_own_is_drawn_too(tmp_path: Path) -> None:
     rows, figure = figures.make("curves", [run.path], None, lambda text: None)
     assert [r["median"] for r in rows if r["quantity"] == "success"] == [0.4]
     assert "n = 1 run per arm" in figure.get_supxlabel()
+
+
+def test_the_heatmap_of_a_sweep_shows_one_run(tmp_path: Path) -> None:
+    # Runs of a sweep play the same held-out prompts: put together, one would hide the other.
+    cells = [Cell(f"seed-{seed}", {}, seed, {}, "planned") for seed in (0, 1)]
+    sweep = SweepDirectory.create(tmp_path / "sweep", cells)
+    for cell, returns in zip(cells, ([[1.0, 0.0]], [[1.0, 1.0]]), strict=True):
+        run = RunDirectory.create(sweep.run_path(cell), {})
+        run.write_json("probes/step-000010.json", {"step": 10, "seeds": [7], "returns": returns})
+        run.write_summary({})
+    rows, _ = figures.make("heatmap", [sweep.path], None, lambda text: None)
+    assert [(row["seed"], row["mean_return"]) for row in rows] == [(7, 0.5)]

@@ -96,10 +96,11 @@ def gradients(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
 
 
 def heatmap(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
-    """Read the probes of one run."""
+    """Read the probes of one run: of a sweep's runs, the first one's."""
     from ragen2_cli.plots.heatmap import data
 
-    return data(_json_files(paths[:1], "probes", step, say, newest=False))
+    run = _runs(paths, say)[0]
+    return data(_json_files([run.path], "probes", step, say, newest=False))
 
 
 def filter_(paths: Sequence[Path], step: int | None, say: Say) -> Rows:

@@ -83,17 +83,17 @@ def draw(rows: Sequence[Row]) -> Figure:
     axes.grid(axis="x", visible=False)
     unit = {"reward_var": "variance", "reward_std": "std"}[rows[0]["score"]]
     style.labels(axes, "prompt group, largest spread first", f"{unit} of the returns")
-    axes.legend(
-        handles=[
-            Patch(facecolor=kept, edgecolor=kept, label="kept"),
-            Patch(facecolor=dropped, edgecolor=style.LOOKS[1].color, hatch="////", label="dropped"),
-            axes.plot([], [], "x", color=dead, label="dead (all rollouts tie)")[0],
-        ],
-        frameon=False,
-        fontsize=8.5,
-        loc="upper right",
+    handles = [
+        Patch(facecolor=kept, edgecolor=kept),
+        Patch(facecolor=dropped, edgecolor=style.LOOKS[1].color, hatch="////"),
+        axes.plot([], [], "x", color=dead)[0],
+    ]
+    style.head_of(
+        figure,
+        f"One batch under the filter, step {rows[0]['step']}",
+        handles,
+        ["kept", "dropped", "dead (all rollouts tie)"],
     )
-    style.head(figure, f"One batch under the filter, step {rows[0]['step']}", [])
     held = f", which hold {share:.0%} of the spread" if total else ""
     style.caption(
         figure,
