@@ -24,7 +24,7 @@ def test_the_flagship_has_its_levels_regularizers_and_seeds() -> None:
     assert {cell.config["env"]["dead_share"] for cell in cells} == {0.0, 0.75}
     assert {cell.config["filter"]["strategy"] for cell in cells} == {"top-p", "none"}
     pairs = {(c.config["algorithm"]["entropy"], c.config["algorithm"]["kl"]) for c in cells}
-    assert pairs == {(0.0, 0.0), (0.02, 0.0)}
+    assert pairs == {(0.0, 0.0), (0.02, 0.0), (0.05, 0.0)}
     assert {cell.seed for cell in cells} == {0, 1, 2, 3, 4}
 
 
@@ -32,5 +32,5 @@ def test_a_part_of_an_experiment_is_a_part_of_its_cells() -> None:
     file = next(f for f in FILES if f.stem == "dead-share-laptop")
     whole = {cell.name: cell.config for cell in plan({}, [], None, file=file)}
     part = plan({}, ["env.dead_share=0.75"], "2", file=file)
-    assert len(part) == 1 * 2 * 2 * 2
+    assert len(part) == 1 * 2 * 3 * 2
     assert all(whole[cell.name] == cell.config for cell in part)
