@@ -50,7 +50,8 @@ bench: $(STAMP)
 	for file in benchmarks/*.py; do echo "== $$file"; $(THREADS) $(BIN)/python $$file || exit 1; done
 
 # The laptop experiments and their figures; goes on where it stopped.
-SWEEPS := dead-share stochasticity curves sensitivity-top-p sensitivity-kl sensitivity-entropy gradients
+SWEEPS := dead-share remedies algorithms stochasticity gradients curves sensitivity-top-p sensitivity-kl \
+          sensitivity-entropy
 PLOT := $(BIN)/ragen2 plot
 
 figures: $(STAMP)
@@ -58,15 +59,18 @@ figures: $(STAMP)
 	    --out sweeps/$$name --workers 2 || exit 1; done
 	for run in sweeps/gradients/runs/*; do $(BIN)/ragen2 analyze gradients $$run --groups 64 && \
 	    $(BIN)/ragen2 analyze probe $$run || exit 1; done
-	$(PLOT) dead-share sweeps/dead-share -o figures/dead-share.png
-	$(PLOT) stochasticity sweeps/stochasticity -o figures/stochasticity.png
-	for kind in curves lengths dynamics scatter spearman; do \
+	for kind in dead-share spearman scatter; do \
+	    $(PLOT) $$kind sweeps/dead-share -o figures/$$kind.png || exit 1; done
+	for kind in gradients filter heatmap; do \
+	    $(PLOT) $$kind sweeps/gradients -o figures/$$kind.png || exit 1; done
+	for kind in curves lengths dynamics; do \
 	    $(PLOT) $$kind sweeps/curves -o figures/$$kind.png || exit 1; done
+	for name in remedies algorithms; do \
+	    $(PLOT) curves sweeps/$$name -o figures/$$name.png || exit 1; done
+	$(PLOT) separation sweeps/remedies -o figures/separation.png
+	$(PLOT) stochasticity sweeps/stochasticity -o figures/stochasticity.png
 	$(PLOT) sensitivity sweeps/sensitivity-top-p sweeps/sensitivity-kl sweeps/sensitivity-entropy \
 	    -o figures/sensitivity.png
-	for kind in gradients filter heatmap; do $(PLOT) $$kind sweeps/gradients -o figures/$$kind.png \
-	    || exit 1; done
-	$(PLOT) regimes sweeps/curves -o figures/regimes.png
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache
