@@ -40,6 +40,7 @@ ROOMS = {
     "matplotlib": {"plots"},
     "torch": {"training", "rollout"},
     "transformers": {"training", "rollout"},
+    "ray": {"sweeps"},
 }
 TOP_LEVEL_ONLY_IN = {
     "pandas": set(),
@@ -51,6 +52,7 @@ TOP_LEVEL_ONLY_IN = {
     "trl": {"training"},
     "peft": {"training"},
     "matplotlib": {"plots"},
+    "ray": set(),
 }
 
 

@@ -37,8 +37,13 @@ METRICS = (
     ("sentence_duplication", "repeated sentences"),
     ("repeated_5gram_mass", "repeated 5-grams"),
     ("unique_token_ratio", "unique words"),
+    ("ungrounded_facts", "facts that nothing read mentions, at most"),
+    ("think_missing", "think tag missing"),
+    ("think_unclosed", "  not closed"),
+    ("think_repeated", "  repeated"),
 )
-_SHARES = {"dead_share", "valid_reasoning", "truncated", "unique_prefix_rate"}
+_SHARES = {"dead_share", "valid_reasoning", "truncated", "unique_prefix_rate", "ungrounded_facts"}
+_SHARES |= {"think_missing", "think_unclosed", "think_repeated"}
 
 
 def as_text(report: Report) -> str:

@@ -1,10 +1,19 @@
 """``ragen2 sweep``: a grid of runs, resumable, on warm local workers."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ragen2_cli.sweeps.engine import Outcome
+    from ragen2_cli.sweeps.folder import SweepDirectory
+    from ragen2_cli.sweeps.progress import SweepProgress
+
+    Runner = Callable[[SweepDirectory, SweepProgress], Outcome]
 
 from ragen2_cli.errors import counted
 
@@ -65,6 +74,18 @@ def sweep(
         list[str] | None, typer.Option("--set", help="Any other setting: section.key=value.")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Worker processes, one thread each.")] = 1,
+    executor: Annotated[
+        Literal["local", "ray"], typer.Option(help="Workers here, or tasks on a Ray cluster.")
+    ] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="The cluster: auto (default), HOST or HOST:PORT.")
+    ] = None,
+    cpus: Annotated[
+        float | None, typer.Option(min=0.01, help="CPUs of a cell on Ray; default 1.")
+    ] = None,
+    gpus: Annotated[
+        float | None, typer.Option(min=0, help="GPUs of a cell on Ray, shares allowed; default 0.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Sweep folder; one that is there goes on.")
     ] = None,
@@ -97,7 +118,7 @@ def sweep(
 
     nothing = not any([*given.values(), *flags.values(), over, seeds, config, preset, set_])
     if nothing and out is not None:
-        folder = SweepDirectory.create(out, SweepDirectory.open(out).cells.values())
+        cells = list(SweepDirectory.open(out).cells.values())
     else:
         cells = plan(
             given,
@@ -109,26 +130,59 @@ def sweep(
             sets=set_ or [],
             zipped=zip_,
         )
-        if dry_run:
-            typer.echo("\n".join(cell.name for cell in cells))
-            return
-        folder = SweepDirectory.create(out, cells)
-    _run(folder, workers=workers, retry=retry, quiet=quiet, as_json=json_)
+    if dry_run:
+        typer.echo("\n".join(cell.name for cell in cells))
+        return
+    runner = _runner(
+        executor, workers=workers, retry=retry, address=ray_address, cpus=cpus, gpus=gpus
+    )
+    folder = SweepDirectory.create(out, cells)
+    _run(folder, runner, executor=executor, quiet=quiet, as_json=json_)
 
 
-def _run(folder: Any, *, workers: int, retry: bool, quiet: bool, as_json: bool) -> None:
+def _runner(
+    executor: str,
+    *,
+    workers: int,
+    retry: bool,
+    address: str | None,
+    cpus: float | None,
+    gpus: float | None,
+) -> "Runner":
+    """Return what runs a sweep's folder; a cluster is connected here, before a file is written."""
+    from ragen2_cli.errors import UserError
+
+    if executor == "local":
+        if not (address is None and cpus is None and gpus is None):
+            raise UserError("--ray-address, --cpus and --gpus go with --executor ray")
+        from ragen2_cli.sweeps.engine import run_sweep
+
+        return lambda folder, progress: run_sweep(
+            folder, workers=workers, retry=retry, progress=progress
+        )
+    if workers != 1:
+        raise UserError("--workers goes with --executor local; on Ray --cpus and --gpus decide")
+    from ragen2_cli.sweeps.ray_cluster import RayCluster, Resources
+    from ragen2_cli.sweeps.ray_executor import run_on_cluster
+
+    resources = Resources(1.0 if cpus is None else cpus, 0.0 if gpus is None else gpus)
+    cluster = RayCluster(address or "auto", resources)
+    return lambda folder, progress: run_on_cluster(folder, cluster, retry=retry, progress=progress)
+
+
+def _run(folder: Any, runner: "Runner", *, executor: str, quiet: bool, as_json: bool) -> None:
     import sys
 
     from ragen2_cli.commands.tables import align
-    from ragen2_cli.sweeps.engine import run_sweep
     from ragen2_cli.sweeps.progress import describe, sweep_progress
     from ragen2_cli.sweeps.summary import summarize, table
 
     try:
         progress = sweep_progress(quiet=quiet or as_json)
-        outcome = run_sweep(folder, workers=workers, retry=retry, progress=progress)
+        outcome = runner(folder, progress)
     except KeyboardInterrupt:
-        sys.stderr.write(f"interrupted; go on with\n  ragen2 sweep --out {folder.path}\n")
+        how = " --executor ray" * (executor == "ray")
+        sys.stderr.write(f"interrupted; go on with\n  ragen2 sweep{how} --out {folder.path}\n")
         raise
     finally:
         folder.close()

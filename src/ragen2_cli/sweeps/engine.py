@@ -2,7 +2,6 @@
 
 import queue
 from dataclasses import dataclass
-from pathlib import Path
 
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Cell
@@ -64,9 +63,22 @@ def run_sweep(
             raise
         finally:
             engine.close()
+    return outcome_of(sweep, engine.ran)
+
+
+def outcome_of(sweep: SweepDirectory, ran: int) -> Outcome:
+    """Count a sweep's cells by status; ``ran`` of them were finished now."""
     statuses = [cell.status for cell in sweep.cells.values()]
     done, failed = statuses.count("done"), statuses.count("failed")
-    return Outcome(done, failed, len(statuses) - done - failed, engine.ran)
+    return Outcome(done, failed, len(statuses) - done - failed, ran)
+
+
+def steps_written(sweep: SweepDirectory, name: str) -> int:
+    """Return the steps that a cell's run has logged, while another process writes them."""
+    try:
+        return (sweep.run_path(sweep.cells[name]) / METRICS).read_bytes().count(b"\n")
+    except FileNotFoundError:
+        return 0
 
 
 class _Engine:
@@ -159,13 +171,4 @@ class _Engine:
     def _show_steps(self) -> None:
         for worker in self._workers.values():
             if worker.cell is not None:
-                metrics = self._sweep.run_path(self._sweep.cells[worker.cell]) / METRICS
-                self._progress.at_step(worker.number, _lines(metrics))
-
-
-def _lines(path: Path) -> int:
-    """Return the whole lines of a file that another process may be writing; 0 without it."""
-    try:
-        return path.read_bytes().count(b"\n")
-    except FileNotFoundError:
-        return 0
+                self._progress.at_step(worker.number, steps_written(self._sweep, worker.cell))
