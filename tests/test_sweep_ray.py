@@ -176,6 +176,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # 15 by default: nothing moves on a busy machine
     small = {"include_dashboard": False, "object_store_memory": 100 * 1024 * 1024}
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, **small})
     yield made
