@@ -32,6 +32,12 @@ def test_a_grid_is_every_combination_with_the_seed_fastest() -> None:
     assert len({cell.name for cell in cells}) == 8
 
 
+def test_the_number_of_prompts_is_an_axis() -> None:
+    cells = planned("1", prompts="4,8")
+    assert [cell.config["rollout"]["prompts"] for cell in cells] == [4, 8]
+    assert [cell.labels for cell in cells] == [{"prompts": "4"}, {"prompts": "8"}]
+
+
 def test_half_means_half_a_percent() -> None:
     assert planned("1", stochasticity="0.5")[0].config["env"]["stochasticity"] == 0.5
 

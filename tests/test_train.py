@@ -310,6 +310,8 @@ def test_full_fine_tuning_and_other_algorithms_run(tmp_path: Path) -> None:
             "algorithm.entropy": 0.01,
             "algorithm.iterations": 2,
             "optimizer.lr": 1e-4,
+            "diagnostics.every": 1,
+            "diagnostics.marginal": "sequence",
         }
     )
     summary = start(config, tmp_path / "run", quiet=True)
@@ -321,6 +323,9 @@ def test_full_fine_tuning_and_other_algorithms_run(tmp_path: Path) -> None:
     assert second.success is None
     assert summary["tokens"] == first.tokens
     assert (run.adapter / "model.safetensors").is_file()
+    measured = run.read_diagnostics()[0]
+    assert measured["marginal"] == "sequence"
+    assert 0 <= measured["think_missing"] <= 1  # the raw text is known while training
 
 
 def test_spread_of_outcome_ignores_the_format(tmp_path: Path) -> None:
