@@ -69,18 +69,16 @@ class RayCluster:
         if find_spec("ray") is None:
             raise UserError("--executor ray: Ray is not installed; pip install 'ragen2[ray]'")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if address != "auto":
+            address = address if ":" in address.removeprefix("ray://") else f"{address}:{PORT}"
+            _require_listener(address)
         import ray
 
-        if address != "auto" and ":" not in address:
-            address = f"{address}:{PORT}"
         try:
             ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, TimeoutError, ValueError, RuntimeError) as error:
             reason = next((line for line in str(error).splitlines() if line), "no answer")
-            raise UserError(
-                f"--ray-address {address}: no Ray cluster there ({reason[:160]}); start one with"
-                " `ray start --head`"
-            ) from None
+            raise _no_cluster(address, reason[:160]) from None
         self._resources = resources
         self._train = ray.remote(
             num_cpus=resources.cpus,
@@ -89,11 +87,12 @@ class RayCluster:
             runtime_env={"env_vars": ONE_THREAD},
         )(train_on_node)
         self._cells: dict[Any, str] = {}
-        if not self.slots():
+        nodes, slots = len(self._nodes()), self.slots()
+        if not slots:
             self.close()
             raise UserError(
-                f"--ray-address {address}: none of its {counted(len(self._nodes()), 'node')} has"
-                f" {resources} for a cell; ask for less with --cpus and --gpus"
+                f"--ray-address {address}: none of its {counted(nodes, 'node')} has {resources}"
+                " for a cell; ask for less with --cpus and --gpus"
             )
 
     def slots(self) -> int:
@@ -156,6 +155,24 @@ class RayCluster:
         import ray
 
         ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    """Refuse an address where nobody listens at once; Ray itself would try for minutes."""
+    import socket
+
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=10).close()
+    except (OSError, ValueError, OverflowError) as error:
+        raise _no_cluster(address, str(error)) from None
+
+
+def _no_cluster(address: str, reason: str) -> UserError:
+    return UserError(
+        f"--ray-address {address}: no Ray cluster there ({reason}); start one with"
+        " `ray start --head`"
+    )
 
 
 def train_on_node(config: dict[str, Any], out: str) -> dict[str, Any]:
