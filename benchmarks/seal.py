@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import random
-import resource
 import subprocess
 import sys
 import tempfile
@@ -71,7 +70,11 @@ def pattern_seconds() -> float:
     from ragen2_cli.core.courses import PatternRates, SpokenTurn
 
     draw = random.Random(0)
-    words = [f"word{index}" for index in range(400)] + ["Left", "Right", "3", "7"]
+    spoken = (
+        "the goal lies two steps to right of me and there is a hole below so I must first go down"
+        " then around it Left Right 3 7 board wall box target push because next move safe path"
+    )
+    words = spoken.split()
     texts = [
         ". ".join(" ".join(draw.choices(words, k=12)) for _ in range(5)) + "." for _ in range(3000)
     ]
@@ -95,10 +98,12 @@ def main() -> None:
     if options.memory_of:
         with tempfile.TemporaryDirectory() as folder:
             train(Path(folder) / "run", ARMS[options.memory_of], options.steps)
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+        (peak,) = (line.split()[1] for line in status.splitlines() if line.startswith("VmHWM"))
+        print(int(peak) / 1024)
         return
-    seconds = measure(options.steps, options.rounds)
     memory = {name: peak_memory(name, options.steps) for name in ARMS}
+    seconds = measure(options.steps, options.rounds)
     result = {
         "step_seconds": {name: values[0] / options.steps for name, values in seconds.items()},
         "update_seconds": {name: values[1] / options.steps for name, values in seconds.items()},

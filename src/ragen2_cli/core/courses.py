@@ -53,10 +53,9 @@ class PatternRates:
             unique = patterns.pop("unique_token_ratio")
             self._count("repeated_words", None if unique is None else 1 - unique)
             self._count("tag_faults", turn.fault)
-            self._count("ungrounded_facts", ground.ungrounded(turn.reasoning))
+            self._count("ungrounded_facts", ground.judge(turn.reasoning))
             for name, value in patterns.items():
                 self._count(name, value)
-            ground.learn(turn.reasoning)
 
     def _count(self, name: str, value: float | None) -> None:
         if value is not None:

@@ -4,15 +4,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
+from functools import lru_cache
 
 DUPLICATION_FLAG = 0.25
 SENTENCE_CHARACTERS = 20
 TAG_FAULTS = ("missing", "unclosed", "repeated")
 SOUND = "sound"
 _SENTENCE_END = re.compile(r"[.!?。！？]+[\s]+|[。！？]+|\n+")
-_SPACE = re.compile(r"\s+")
 _FACT = re.compile(r"\d+(?:\.\d+)?|\b[A-Z][a-z]+\b")
-_SENTENCE_START = re.compile(r"(?:^|[.!?:\n])\s*$")
+Fact = str | int | Decimal
 
 
 def sentence_duplication(text: str) -> float | None:
@@ -24,9 +24,9 @@ def sentence_duplication(text: str) -> float | None:
     """
     sentences = [
         sentence
-        for part in _SENTENCE_END.split(text)
-        if len(sentence := _SPACE.sub(" ", part).strip().lower().rstrip(".!?"))
-        >= SENTENCE_CHARACTERS
+        for part in _SENTENCE_END.split(text.lower())
+        if len(part) >= SENTENCE_CHARACTERS
+        and len(sentence := " ".join(part.split()).rstrip(".!?")) >= SENTENCE_CHARACTERS
     ]
     if not sentences:
         return None
@@ -99,43 +99,63 @@ def ungrounded_facts(reasoning: str, sources: Iterable[str]) -> float | None:
     the model's own ("step 3") is a number too, so this is an upper bound on invention. None when
     the reasoning states no fact.
     """
-    facts = _facts(reasoning)
-    if not facts:
-        return None
-    known = {fact for source in sources for fact in _facts(source, any_word=True)}
-    return sum(fact not in known for fact in facts) / len(facts)
+    ground = Grounding()
+    for source in sources:
+        ground.learn(source)
+    return ground.judge(reasoning)
 
 
-def _facts(text: str, any_word: bool = False) -> list[str | Decimal]:
-    """Return numbers and names in order; with ``any_word`` also sentence-opening words."""
-    facts: list[str | Decimal] = []
+def _facts(text: str) -> list[tuple[Fact, bool]]:
+    """Return numbers and capitalized words in order; True: a word that may only open a sentence."""
+    found: list[tuple[Fact, bool]] = []
     for match in _FACT.finditer(text):
         word = match.group()
-        if word[0].isdigit():
-            facts.append(Decimal(word))  # exact at any length, and 2 equals 2.0
-        elif any_word or not _SENTENCE_START.search(text[: match.start()]):
-            facts.append(word.lower())
-    return facts
+        if not word[0].isdigit():
+            found.append((word.lower(), _opens(text, match.start())))
+        elif len(word) < 19 and "." not in word:
+            found.append((int(word), False))  # the same key as Decimal's, and faster
+        else:
+            found.append((Decimal(word), False))  # exact at any length, and 2 equals 2.0
+    return found
+
+
+def _opens(text: str, start: int) -> bool:
+    """Whether a sentence begins at ``start``: after an end mark, a colon or a line break."""
+    place = start - 1
+    while place >= 0 and text[place].isspace():
+        if text[place] == "\n":
+            return True
+        place -= 1
+    return place < 0 or text[place] in ".!?:"
+
+
+@lru_cache(maxsize=256)
+def _all_facts(source: str) -> frozenset[Fact]:
+    """Facts of a text that is shown again and again, such as the prompt of a group."""
+    return frozenset(fact for fact, _ in _facts(source))
 
 
 class Grounding:
-    """What has been said to the model so far, to judge the facts of its next reasoning by.
-
-    The same as ``ungrounded_facts`` with all texts so far as sources, each text read once.
-    """
+    """What has been said to the model so far, to judge the facts of its next reasoning by."""
 
     def __init__(self) -> None:
         """Know nothing."""
-        self._known: set[str | Decimal] = set()
+        self._known: set[Fact] = set()
 
     def learn(self, text: str) -> None:
-        """Take the facts of an observation, or of an earlier turn, as known."""
-        self._known.update(_facts(text, any_word=True))
+        """Take the facts of an observation as known, sentence-opening words as well."""
+        self._known |= _all_facts(text)
 
-    def ungrounded(self, reasoning: str) -> float | None:
-        """Return the share of the reasoning's facts that are not known; None without a fact."""
+    def judge(self, reasoning: str) -> float | None:
+        """Return the share of the reasoning's facts that are not known yet; then know them all.
+
+        None when it states no fact.
+        """
         facts = _facts(reasoning)
-        return sum(fact not in self._known for fact in facts) / len(facts) if facts else None
+        stated = [fact for fact, opens in facts if not opens]
+        unknown = sum(fact not in self._known for fact in stated)
+        self._known.update(fact for fact, _ in facts)
+        return unknown / len(stated) if stated else None
 
 
 def text_patterns(text: str) -> dict[str, float | None]:
