@@ -30,16 +30,17 @@ def resident(process: int) -> float:
     return int(found[0]) / 1024 if found else 0.0
 
 
-def command(out: Path, steps: int) -> list[str]:
+def command(out: Path, steps: int, episodes: int) -> list[str]:
     """Return the command that trains up to ``steps``."""
     words = [sys.executable, "-m", "ragen2_cli", "train", "--out", str(out), "--quiet"]
-    return [*words, "--steps", str(steps), *(["--resume"] if out.exists() else [])]
+    rest = ["--resume"] if out.exists() else ["--eval-episodes", str(episodes)]
+    return [*words, "--steps", str(steps), *rest]
 
 
-def watch(out: Path, steps: int, window: int) -> list[dict[str, Any]]:
+def watch(out: Path, steps: int, window: int, episodes: int) -> list[dict[str, Any]]:
     """Train, and note memory (the median of a window's samples) and step times per window."""
     done = len(RunDirectory.open(out).read_steps()) if out.exists() else 0
-    process = subprocess.Popen(command(out, steps))
+    process = subprocess.Popen(command(out, steps, episodes))
     rows: list[dict[str, Any]] = []
     samples: list[float] = []
     edge = done + window
@@ -72,10 +73,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--window", type=int, default=50)
+    parser.add_argument("--eval-episodes", type=int, default=512)
     parser.add_argument("--out", type=Path, default=Path("runs/soak"))
     parser.add_argument("--json", action="store_true", help="print one JSON object instead")
     options = parser.parse_args()
-    rows = watch(options.out, options.steps, options.window)
+    rows = watch(options.out, options.steps, options.window, options.eval_episodes)
     log = options.out.with_name("soak.jsonl")
     with log.open("a") as file:
         file.writelines(json.dumps(row) + "\n" for row in rows)

@@ -23,7 +23,7 @@ PHASES = ("start", "rollout", "update", "evaluation", "checkpoint")
 OWNERS = {
     "rollout": ("ragen2_cli.training.player", "Player", "play_groups"),
     "evaluation": ("ragen2_cli.training.player", "Player", "play_heldout"),
-    "update": ("ragen2_cli.training.run_trainer", "RunTrainer", "training_step"),
+    "update": ("ragen2_cli.training.run_trainer", "RunTrainer", "_compute_loss"),
     "checkpoint": ("ragen2_cli.training.run_trainer", "RunTrainer", "_save_checkpoint"),
 }
 
@@ -66,12 +66,15 @@ class Watched:
         for phase, (module, owner, name) in OWNERS.items():
             cls = getattr(__import__(module, fromlist=[owner]), owner)
             setattr(cls, name, self._wrapped(phase, getattr(cls, name)))
+        # The backward pass counts as update as well; rollouts inside it keep their own name.
+        cls = __import__(OWNERS["update"][0], fromlist=["RunTrainer"]).RunTrainer
+        cls.training_step = self._wrapped("update", cls.training_step, counted=False)
 
-    def _wrapped(self, phase: str, method: Any) -> Any:
+    def _wrapped(self, phase: str, method: Any, *, counted: bool = True) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             outer, self.page[0] = self.page[0], PHASES.index(phase)
-            self.entered[phase] += 1
-            if self.fault.get("phase") == phase and self.entered[phase] == self.fault["entry"]:
+            self.entered[phase] += counted
+            if counted and self._due(phase):
                 self._strike()
             try:
                 return method(*args, **kwargs)
@@ -79,6 +82,9 @@ class Watched:
                 self.page[0] = outer
 
         return call
+
+    def _due(self, phase: str) -> bool:
+        return self.fault.get("phase") == phase and self.entered[phase] == self.fault["entry"]
 
     def _strike(self) -> None:
         if "kill_after" in self.fault:
@@ -130,6 +136,7 @@ def _child(argv: list[str], fault: dict[str, Any], page: mmap.mmap, log: int) ->
 
 def serve() -> None:
     """Answer requests until the input ends."""
+    import ragen2_cli.app  # first, as on the command line: it turns telemetry off
     import ragen2_cli.training.run  # noqa: F401 - imports torch, transformers, TRL and PEFT
 
     page = mmap.mmap(-1, 1)

@@ -1,5 +1,6 @@
 """The ``ragen2`` command: mounts the command groups on one app and turns errors into exit codes."""
 
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -19,6 +20,9 @@ from ragen2_cli.commands import (
 )
 from ragen2_cli.commands.streams import OutputFault, guard, leave
 from ragen2_cli.errors import CollapseStop, UserError
+
+# TRL and the hub's client report their use unless told not to, before they are imported.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
 app = typer.Typer(
     name="ragen2",
