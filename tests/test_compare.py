@@ -83,3 +83,14 @@ def test_wrong_arms_are_one_line(tmp_path: Path) -> None:
         pair_up([log("a"), log("b")], [log("c")])
     with pytest.raises(UserError, match="nothing is paired"):
         pair_up([log("a", seed=1), log("b", seed=2)], [log("c", seed=3)])
+
+
+def test_a_label_may_hold_a_comma(tmp_path: Path) -> None:
+    labels = [{"remedy": "filter, SEAL", "env": "x"}, {"remedy": "filter", "env": "x"}]
+    write_sweep(
+        tmp_path / "s",
+        [log(f"cell-{i}", labels=one) for i, one in enumerate(labels)],
+    )
+    for one in labels:
+        (found,) = read_arm(f"{tmp_path / 's'}@remedy={one['remedy']},env=x")
+        assert found.labels == one

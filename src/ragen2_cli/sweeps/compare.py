@@ -1,6 +1,7 @@
 """Paired differences between two runs or two arms of a sweep."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,7 +91,8 @@ def read_arm(target: str) -> list[RunLog]:
             raise UserError(f"{place} is not a sweep; '{ARM_MARK}' names an arm of a sweep")
         return [load_run(path)]
     logs = load_sweep(path)
-    for part in filter(None, wanted.split(",")):
+    # A label may hold commas; the next pair begins where a comma is followed by axis=.
+    for part in filter(None, re.split(r",(?=[^,=]*=)", wanted)):
         name, equals, label = (piece.strip() for piece in part.partition("="))
         if not equals:
             raise UserError(f"{target}: '{part}' is not axis=label")
