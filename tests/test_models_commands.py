@@ -61,8 +61,8 @@ def test_export_merges_the_adapter(run: RunDirectory, tmp_path: Path) -> None:
     assert {file.suffix for file in out.iterdir()} <= {".json", ".safetensors"}
     merged = load_policy(str(out), device="cpu")
     assert merged.style == "compact"
-    adapted = load_policy("embedded", device="cpu", adapter=run.adapter).model
-    plain = load_policy("embedded", device="cpu").model
+    adapted = load_policy("embedded", device="cpu", adapter=run.adapter, env="bandit").model
+    plain = load_policy("embedded", device="cpu", env="bandit").model
     ids = torch.tensor([merged.tokenizer.encode("arms Turtle Dragon\n<think>")])
     torch.testing.assert_close(merged.model(ids).logits, adapted(ids).logits, rtol=1e-4, atol=1e-4)
     assert (plain(ids).logits - adapted(ids).logits).abs().max() > 0.1

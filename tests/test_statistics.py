@@ -35,7 +35,7 @@ def test_wilson_at_the_ends_stays_inside():
     assert wilson(10, 10).low == pytest.approx(1 - none.high)
     assert math.isnan(wilson(0, 0).estimate)
     assert (wilson(0, 0).low, wilson(0, 0).high) == (0.0, 1.0)
-    with pytest.raises(UserError, match="11 successes of 10"):
+    with pytest.raises(UserError, match="11 of 10"):
         wilson(11, 10)
     with pytest.raises(UserError, match="confidence"):
         wilson(1, 10, confidence=95)
