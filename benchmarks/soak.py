@@ -49,8 +49,9 @@ def watch(out: Path, steps: int, window: int, episodes: int) -> list[dict[str, A
         seen = RunDirectory.open(out).read_steps() if (out / "config.json").exists() else []
         if running and len(seen) > done:
             samples.append(resident(process.pid))
-        if seen and samples and (len(seen) >= edge or not running):
-            times = [row.step_seconds for row in seen[edge - window :]]
+        times = [row.step_seconds for row in seen[edge - window : edge]]
+        # What follows the last step (its evaluation) belongs to no window.
+        if times and samples and (len(seen) >= edge or not running):
             rows.append(
                 {
                     "process": process.pid,
