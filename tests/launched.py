@@ -1,8 +1,9 @@
-"""Start ``ragen2 train`` as its own process or processes, for tests that kill it."""
+"""Start ``ragen2 train``, or a script, as its own process or processes."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "NO_COLOR": "1"}
@@ -23,6 +24,16 @@ def train(*arguments: str, launcher: tuple[str, ...] | list[str] = ()) -> "subpr
     command = [sys.executable, *launcher, "-m", "ragen2_cli", "train", *arguments]
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+    )
+
+
+def script(path: Path, *arguments: object, launcher: Sequence[str] = ()) -> None:
+    """Run a Python script, alone or below a launcher, to its success."""
+    command = [sys.executable, *launcher, str(path), *map(str, arguments)]
+    finish(
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
+        )
     )
 
 

@@ -1,12 +1,11 @@
 """Two processes train as one would, wherever the kept groups are (case 43)."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from launched import TORCHRUN, script
 
 SCRIPT = Path(__file__).parent / "two_processes.py"
 ONE_SIDED = "1000/0000"
@@ -15,28 +14,14 @@ NONE = "0000/1111"
 UNEQUAL = "100n/0000"  # three rows with a score: two for one process, one for the other
 
 
-def run(command, rewards, loss_type, folder):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, *command, str(SCRIPT), rewards, loss_type, str(folder)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("rewards", "loss_type"),
     [(ONE_SIDED, "grpo"), (BOTH, "bnpo"), (NONE, "dapo"), (UNEQUAL, "grpo")],
 )
 def test_two_processes_end_with_the_weights_of_one(tmp_path, rewards, loss_type):
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    run(launcher, rewards, loss_type, tmp_path)
-    run([], rewards, loss_type, tmp_path)
+    script(SCRIPT, rewards, loss_type, tmp_path, launcher=TORCHRUN)
+    script(SCRIPT, rewards, loss_type, tmp_path)
     alone, first, second = (torch.load(tmp_path / f"{name}.pt") for name in ("1-0", "2-0", "2-1"))
     assert torch.equal(first["weights"], second["weights"])
     torch.testing.assert_close(first["weights"], alone["weights"], rtol=0, atol=1e-6)

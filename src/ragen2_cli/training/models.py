@@ -284,9 +284,9 @@ def _load(name: str, part: str, where: str, options: dict[str, Any]) -> Any:
         ImportError,
         IndexError,
         RuntimeError,
+        struct.error,
+        SafetensorError,
     ) as error:
-        reason = _first_line(error)
-    except (struct.error, SafetensorError, NotImplementedError) as error:
         reason = _first_line(error)
     except Exception as error:
         if type(error) is not Exception:  # what tokenizers raises about a damaged vocabulary
