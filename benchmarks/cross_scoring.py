@@ -29,13 +29,13 @@ BATCH = 16
 
 
 def build(shape: str):
-    """Return a model of random weights."""
+    """Return a model of random weights that neither grow nor shrink what passes through a layer."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     config = LlamaConfig(
         **SHAPES[shape], max_position_embeddings=2048, tie_word_embeddings=True,
-        initializer_range=0.08,
+        initializer_range=SHAPES[shape]["hidden_size"] ** -0.5,
     )  # fmt: skip
     return LlamaForCausalLM(config).eval()
 

@@ -42,21 +42,26 @@ def test_its_numbers_are_in_the_metrics(whole: RunDirectory) -> None:
     assert any("separation/contrast" in step.extra for step in steps)
 
 
-def test_two_and_two_steps_are_four(whole: RunDirectory, tmp_path: Path) -> None:  # case 42
-    out = tmp_path / "parts"
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({}, id="lora"),
+        pytest.param({"model.full": True}, id="full", marks=pytest.mark.slow),
+        pytest.param({"algorithm.iterations": 2}, id="two iterations", marks=pytest.mark.slow),
+        pytest.param({"algorithm.name": "ppo"}, id="ppo", marks=pytest.mark.slow),
+    ],
+)
+def test_two_and_two_steps_are_four(options: dict[str, Any], tmp_path: Path) -> None:  # case 42
     # The schedule is that of four steps, so stop after two by asking for the rest later.
-    start(
-        quick(**{"seal.coefficient": 0.5, "steps": 2, "optimizer.schedule": "constant"}),
-        out,
-        quiet=True,
-    )
-    resume(out, steps=4, quiet=True)
-    flat = tmp_path / "whole"
-    start(quick(**{"seal.coefficient": 0.5, "optimizer.schedule": "constant"}), flat, quiet=True)
-    first, second = RunDirectory.open(flat), RunDirectory.open(out)
-    assert rows(first) == rows(second)
-    assert digest(first.adapter) == digest(second.adapter)
-    heads = [run.checkpoints / "step-000004" / "seal_head.safetensors" for run in (first, second)]
+    asked = {"seal.coefficient": 0.5, "optimizer.schedule": "constant", **options}
+    first, second = tmp_path / "whole", tmp_path / "parts"
+    start(quick(**asked), first, quiet=True)
+    start(quick(**asked, steps=2), second, quiet=True)
+    resume(second, steps=4, quiet=True)
+    whole, parts = RunDirectory.open(first), RunDirectory.open(second)
+    assert rows(whole) == rows(parts)
+    assert digest(whole.adapter) == digest(parts.adapter)
+    heads = [run.checkpoints / "step-000004" / "seal_head.safetensors" for run in (whole, parts)]
     assert heads[0].read_bytes() == heads[1].read_bytes()
 
 

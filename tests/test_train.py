@@ -46,7 +46,8 @@ def tiny(**flags: Any) -> Config:
 
 
 def digest(folder: Path) -> str:
-    return hashlib.sha256((folder / "adapter_model.safetensors").read_bytes()).hexdigest()
+    (weights,) = folder.glob("*.safetensors")  # an adapter's or a whole model's
+    return hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
 def rows(run: RunDirectory) -> list[Any]:
