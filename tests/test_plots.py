@@ -119,6 +119,24 @@ def test_one_seed_has_no_band() -> None:
     assert "no interval" in series.seeds_text(rows)
 
 
+@pytest.mark.parametrize(("arms", "banded"), [(4, True), (5, False)])
+def test_many_arms_have_bars_at_the_end_in_place_of_bands(arms: int, banded: bool) -> None:
+    logs = [
+        log(f"{arm}-{seed}", labels={"arm": f"arm {arm}"}, seed=seed, successes=(20, 30, 40 + seed))
+        for arm in range(arms)
+        for seed in range(5)
+    ]
+    figure = curves.draw(curves.data(logs))
+    success = figure.axes[0]
+    bars = [line for line in success.lines if len(set(line.get_xdata())) == 1]
+    if banded:
+        assert (len(success.collections), len(bars)) == (arms, 0)
+    else:
+        assert (len(success.collections), len(bars)) == (0, arms)
+        assert len({line.get_xdata()[0] for line in bars}) == arms
+        assert {tuple(line.get_ydata()) for line in bars} == {(0.40, 0.44)}
+
+
 def test_smoothing_looks_back_only_and_skips_what_is_absent() -> None:
     points = [(1, 1.0), (2, None), (3, 3.0), (4, 8.0)]
     assert series.smooth(points, 2) == [(1, 1.0), (3, 2.0), (4, 5.5)]

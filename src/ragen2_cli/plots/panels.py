@@ -8,6 +8,7 @@ from ragen2_cli.plots import style
 from ragen2_cli.plots.series import Row, seeds_text
 
 MOST_COLUMNS = 5
+MOST_BANDS = 4  # more would lie over each other: then a bar for the last step, beside the others
 
 
 def draw_steps(
@@ -40,13 +41,18 @@ def draw_steps(
             here = [row for row in rows if row["quantity"] == quantity and row["panel"] == panel]
             if not here:
                 style.no_data(axes)
-            for series, look in looks.items():
+            end = max((row["step"] for row in here), default=0)
+            for place, (series, look) in enumerate(looks.items()):
                 chosen = [row for row in here if row["series"] == series]
                 if chosen:
                     steps = [row["step"] for row in chosen]
-                    lows, highs = ([row[end] for row in chosen] for end in ("low", "high"))
-                    style.band(axes, steps, lows, highs, look)
                     style.line(axes, steps, [row["median"] for row in chosen], look, series)
+                    if len(looks) > MOST_BANDS:
+                        beside = steps[-1] + end * 0.02 * (1 + place)
+                        style.bar(axes, beside, chosen[-1]["low"], chosen[-1]["high"], look)
+                    else:
+                        lows, highs = ([row[side] for row in chosen] for side in ("low", "high"))
+                        style.band(axes, steps, lows, highs, look)
             style.labels(
                 axes,
                 "optimizer step" if line == len(quantities) - 1 else "",
@@ -57,5 +63,6 @@ def draw_steps(
     style.head(figure, heading, list(grid.flat))
     left_out = len(panels) - len(pages)
     more = f" {left_out} more panels are in the CSV." if left_out else ""
-    style.caption(figure, f"{caption} {seeds_text(rows)}{more}".strip())
+    bars = " Bars: the last step." if len(looks) > MOST_BANDS else ""
+    style.caption(figure, f"{caption} {seeds_text(rows)}{bars}{more}".strip())
     return figure

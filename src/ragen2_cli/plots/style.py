@@ -144,6 +144,11 @@ def band(axes: Axes, x: Any, low: Any, high: Any, look: Look) -> None:
     )
 
 
+def bar(axes: Axes, x: float, low: float, high: float, look: Look) -> None:
+    """Draw one interval as an upright bar; nothing where it is NaN."""
+    axes.plot([x, x], [low, high], color=look.color, linewidth=1.4, solid_capstyle="butt")
+
+
 def head(figure: Figure, text: str, axes: Sequence[Axes]) -> None:
     """Write the figure's title and below it one legend for all panels, without repeats."""
     found: dict[str, Any] = {}
