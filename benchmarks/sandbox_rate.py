@@ -12,7 +12,7 @@ import subprocess
 import time
 
 from ragen2_cli.sandbox import Pool, Program, detect
-from ragen2_cli.sandbox.launch import python_files
+from ragen2_cli.sandbox.confine import python_files
 
 COUNT, ROUNDS = 60, 5
 

@@ -13,16 +13,19 @@ import pytest
 
 from ragen2_cli.errors import UserError
 from ragen2_cli.sandbox import Limits, Pool, Program, SandboxError, detect
-from ragen2_cli.sandbox.launch import Sandbox, compile_runner
+from ragen2_cli.sandbox.launch import Host, Sandbox, compile_runner
 from ragen2_cli.sandbox.types import STATUSES
 
 LIMITS = Limits(seconds=10.0)
 pytestmark = pytest.mark.skipif(not detect().namespaces, reason=detect().why_not)
 
 
-@pytest.fixture(scope="module")
-def pool():
-    with Pool(LIMITS) as shared:
+@pytest.fixture(scope="module", params=["warm", "cold"])
+def pool(request):
+    """Programs forked from a warm interpreter, and one start of bubblewrap per program."""
+    if request.param == "warm" and not detect().warm:
+        pytest.skip(detect().why_cold)
+    with Pool(LIMITS, layers=replace(detect(), zygote=request.param == "warm")) as shared:
         yield shared
 
 
@@ -76,6 +79,30 @@ if __name__ == "__main__":
     print("main")
 """
     assert run(pool, source)[0].output == b"main\nthread\nhandler\n"
+
+
+def test_what_ends_with_the_program_still_speaks(pool):
+    # an object, two in a cycle, and a file that nobody flushed
+    source = """
+import os
+class Last:
+    def __init__(self, word):
+        self.word = word
+    def __del__(self):
+        print(self.word)
+one, two, three = Last("one"), Last("cycle"), Last("cycle")
+two.other, three.other = three, two
+file = open(os.dup(1), "w")
+file.write("file\\n")
+print("main")
+"""
+    words = run(pool, source)[0].output.decode().split()
+    assert sorted(words) == ["cycle", "cycle", "file", "main", "one"]
+
+
+def test_an_end_that_fails_is_an_error(pool):
+    assert run(pool, "import os\nprint(1)\nos.close(1)")[0].status == "error"
+    assert run(pool, "import atexit, os\natexit.register(os._exit, 3)")[0].status == "error"
 
 
 def test_function_and_method_calls_return_json(pool):
@@ -173,8 +200,8 @@ def test_landlock_alone_confines_files_processes_and_signals(tmp_path):
 
 
 def test_a_sandbox_that_does_not_start_is_nobodys_score(tmp_path):
-    broken = replace(detect(), namespaces=True, bubblewrap="/bin/false")
-    sandbox = Sandbox(broken, LIMITS, compile_runner(tmp_path), tmp_path)
+    broken = replace(detect(), bubblewrap="/bin/false", zygote=False)
+    sandbox = Sandbox(Host(broken, LIMITS, compile_runner(tmp_path)))
     with pytest.raises(SandboxError, match="did not start"):
         sandbox.run(Program("print(1)", ("",)))
 

@@ -35,7 +35,20 @@ def test_doctor_finds_the_layers_and_all_tries_are_stopped():
 @needs_namespaces
 def test_a_user_namespace_stops_the_same_tries():
     # what a process that is not root uses; root can use it too
-    assert [item.what for item in probe(replace(detect(), root=False)) if not item.stopped] == []
+    for zygote in {detect().zygote, False}:
+        layers = replace(detect(), root=False, zygote=zygote)
+        assert [item.what for item in probe(layers) if not item.stopped] == []
+
+
+@needs_namespaces
+def test_doctor_says_what_a_program_costs(monkeypatch):
+    found = {True: "fork of a warm interpreter", False: "start of bubblewrap per program: refused"}
+    for zygote, note in found.items():
+        layers = replace(detect(), zygote=zygote, why_cold="refused")
+        monkeypatch.setattr(sandbox, "detect", lambda layers=layers: layers)
+        row = json.loads(CliRunner().invoke(app, ["--json"]).stdout)["layers"]["warm start"]
+        assert row["there"] is zygote
+        assert note in row["note"]
 
 
 def test_landlock_alone_stops_the_same_tries():

@@ -20,9 +20,13 @@ def doctor(json_: Json = False) -> None:
 
     layers = detect()
     user = "an unused user id" if layers.root else "its own user namespace"
+    start = "a fork of a warm interpreter into fresh namespaces per program"
+    if not layers.warm:
+        start = f"a start of bubblewrap per program: {layers.why_cold or 'no namespaces'}"
     rows = [
         ("bubblewrap", layers.bubblewrap is not None, layers.bubblewrap or layers.why_not),
         ("namespaces", layers.namespaces, layers.why_not or f"mount, pid, net, ipc; {user}"),
+        ("warm start", layers.warm, start),
         ("Landlock", layers.landlock > 0, f"version {layers.landlock}" if layers.landlock else ""),
         ("seccomp", layers.seccomp, "system call filter"),
         ("resource limits", layers.rlimits, "CPU, memory, file size, processes"),

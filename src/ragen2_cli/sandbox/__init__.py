@@ -6,8 +6,10 @@ comparison happens here, outside. See ``docs/testbeds.md`` for what each layer s
 - ``types``: program, limits, outcome
 - ``layers``: which layers this machine has
 - ``syscalls`` and ``seccomp``: the system call filters
-- ``runner``: the script inside
-- ``launch``: one sandbox around one program
+- ``runner``: the script inside that runs one program
+- ``zygote``: the script inside that forks a runner per program into fresh namespaces
+- ``confine``: the command and the limits around them, as plain data
+- ``launch``: one sandbox around one program, and where it comes from
 - ``pool``: warm sandboxes, each used once
 """
 

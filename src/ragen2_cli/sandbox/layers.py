@@ -5,7 +5,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -29,6 +29,9 @@ class Layers:
         rlimits: Whether resource limits exist (POSIX).
         root: Whether this process is root: then a program gets an unused user id of its own in
             place of a user namespace.
+        zygote: Whether a warm interpreter inside bwrap can fork programs into fresh namespaces;
+            otherwise each program costs a start of bwrap.
+        why_cold: Why it cannot.
     """
 
     bubblewrap: str | None
@@ -38,6 +41,13 @@ class Layers:
     seccomp: bool
     rlimits: bool
     root: bool
+    zygote: bool = False
+    why_cold: str = ""
+
+    @property
+    def warm(self) -> bool:
+        """Whether programs are forked from a warm interpreter."""
+        return self.namespaces and self.zygote
 
     @property
     def isolation(self) -> Isolation:
@@ -66,7 +76,7 @@ def detect() -> Layers:
     linux = sys.platform == "linux"
     path = shutil.which("bwrap") if linux else None
     works, why_not = _try_bubblewrap(path) if path else (False, "bwrap is not installed")
-    return Layers(
+    found = Layers(
         bubblewrap=path,
         namespaces=works,
         why_not=why_not,
@@ -75,15 +85,26 @@ def detect() -> Layers:
         rlimits=os.name == "posix",
         root=os.name == "posix" and os.geteuid() == 0,
     )
+    if not found.namespaces:
+        return found
+    from ragen2_cli.sandbox.launch import why_not_warm
+
+    why_cold = why_not_warm(found)
+    return replace(found, zygote=not why_cold, why_cold=why_cold)
 
 
-def namespace_flags(root: bool) -> list[str]:
+def namespace_flags(root: bool, warm: bool = False) -> list[str]:
     """Return the options of bwrap that give a program its own spaces.
 
     Root needs no user namespace to make the others, and inside one its programs would still count
-    as root against the process limit; the runner takes an unused user id instead.
+    as root against the process limit; the runner takes an unused user id instead. A warm
+    interpreter keeps the capability to make namespaces; its programs give up every one.
     """
-    user = ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if root else ["--unshare-user"]
+    kept = ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"] if root else []
+    kept += ["CAP_SYS_ADMIN"] if warm else []
+    user = [] if root else ["--unshare-user"]
+    for name in kept:
+        user += ["--cap-add", name]
     return [
         "--unshare-ipc",
         "--unshare-pid",

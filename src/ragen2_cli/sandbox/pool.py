@@ -1,8 +1,8 @@
 """Warm sandboxes, each used once.
 
-A worker thread keeps one started sandbox ahead, so a grading waits for its program and not for an
-interpreter. The thread that starts a sandbox also outlives it, because the kernel ends a sandbox
-with the thread that started it.
+A worker thread keeps one warm interpreter that forks sandboxes, where that works, and one started
+sandbox ahead, so a grading waits for its program only. The thread that starts a sandbox also
+outlives it, because the kernel ends a sandbox with the thread that started it.
 """
 
 import atexit
@@ -15,27 +15,56 @@ from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 
-from ragen2_cli.sandbox.launch import Sandbox, compile_runner
+from ragen2_cli.sandbox.launch import Host, Sandbox, compile_runner
 from ragen2_cli.sandbox.layers import Layers, detect
 from ragen2_cli.sandbox.types import Limits, Outcome, Program, SandboxError
 
 
-class _Warm:
-    """A started sandbox with the scratch folder that goes with it."""
+class _Worker:
+    """What one thread has: a warm host, if the machine allows it, and one sandbox ahead."""
 
-    def __init__(self, pool: "Pool") -> None:
-        self.scratch = tempfile.TemporaryDirectory(prefix="scratch-", dir=pool.folder)
-        self.sandbox = Sandbox(pool.layers, pool.limits, pool.runner, Path(self.scratch.name))
+    def __init__(self, layers: Layers, limits: Limits, runner: Path) -> None:
+        self._layers, self._limits, self._runner = layers, limits, runner
+        self._host: Host | None = None
+        self._spare: Sandbox | None = None
 
     def run(self, program: Program) -> list[Outcome]:
+        """Run a program; what is not its own fault is tried once more from scratch.
+
+        Raises:
+            SandboxError: When that fails too.
+        """
         try:
-            return self.sandbox.run(program)
-        finally:
-            self.scratch.cleanup()
+            return self._attempt(program)
+        except SandboxError:
+            self.close()
+            return self._attempt(program)
 
     def close(self) -> None:
-        self.sandbox.close()
-        self.scratch.cleanup()
+        """End the waiting sandbox and the host."""
+        if self._spare is not None:
+            self._spare.close()
+        if self._host is not None:
+            self._host.close()
+        self._spare = self._host = None
+
+    def _attempt(self, program: Program) -> list[Outcome]:
+        current, self._spare = self._spare, None
+        try:
+            current = current or self._start()
+            self._spare = self._start()
+        except OSError as error:
+            if current is not None:
+                current.close()
+            raise SandboxError(f"the sandbox did not start: {error}") from error
+        return current.run(program)
+
+    def _start(self) -> Sandbox:
+        if not self._layers.warm:
+            return Sandbox(Host(self._layers, self._limits, self._runner))
+        if self._host is None:
+            self._host = Host(self._layers, self._limits, self._runner)
+        return Sandbox(self._host)
 
 
 class Pool:
@@ -65,10 +94,9 @@ class Pool:
             self.layers.require()
         self._process = os.getpid()
         self._temporary = tempfile.TemporaryDirectory(prefix="ragen2-sandbox-")
-        self.folder = Path(self._temporary.name)
-        self.runner = compile_runner(self.folder)
-        self._spares: dict[int, _Warm] = {}  # by worker thread
-        self._workers = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
+        self._runner = compile_runner(Path(self._temporary.name))
+        self._workers: dict[int, _Worker] = {}  # by thread
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox")
 
     def submit(self, program: Program) -> "Future[list[Outcome]]":
         """Queue a program; the future holds one outcome per input or a SandboxError.
@@ -76,7 +104,7 @@ class Pool:
         Raises:
             RuntimeError: When the pool is closed.
         """
-        return self._workers.submit(self._grade, program)
+        return self._threads.submit(self._grade, program)
 
     def run(self, program: Program) -> list[Outcome]:
         """Run one program and return one outcome per input.
@@ -97,9 +125,9 @@ class Pool:
         """
         if os.getpid() != self._process:
             return
-        self._workers.shutdown(wait=True, cancel_futures=True)
-        while self._spares:
-            self._spares.popitem()[1].close()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        while self._workers:
+            self._workers.popitem()[1].close()
         self._temporary.cleanup()
 
     def __enter__(self) -> "Pool":
@@ -114,15 +142,9 @@ class Pool:
         self.close()
 
     def _grade(self, program: Program) -> list[Outcome]:
-        """Run a program in this thread's spare sandbox, and start the next one meanwhile."""
-        me = threading.get_ident()
-        try:
-            spare = _Warm(self)
-            current, self._spares[me] = self._spares.get(me), spare
-            current = current or _Warm(self)
-        except OSError as error:
-            raise SandboxError(f"the sandbox did not start: {error}") from error
-        return current.run(program)
+        """Run a program with what this thread has."""
+        fresh = _Worker(self.layers, self.limits, self._runner)
+        return self._workers.setdefault(threading.get_ident(), fresh).run(program)
 
 
 _making = threading.Lock()
