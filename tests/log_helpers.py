@@ -101,8 +101,10 @@ def write(folder: Path, record: RunLog) -> RunDirectory:
 def write_sweep(folder: Path, logs: list[RunLog]) -> SweepDirectory:
     """Write logs as a finished sweep."""
     cells = [Cell(each.name, each.labels, each.seed, each.config, "planned") for each in logs]
-    sweep = SweepDirectory.create(folder, cells)
-    (folder / "runs").mkdir()
+    (folder / "runs").mkdir(parents=True)
+    sweep = SweepDirectory(folder)
+    for cell in cells:
+        sweep.record(cell)
     for cell, each in zip(cells, logs, strict=True):
         write(sweep.run_path(cell), each)
         sweep.record(cell, status="done", seconds=1.0)

@@ -13,9 +13,9 @@ from ragen2_cli.sweeps.grid import cell_name, expand
 from ragen2_cli.sweeps.plan import plan
 
 
-def planned(seeds="2", over=(), file=None, zipped=False, flags=None, **given):
+def planned(seeds="2", over=(), file=None, zipped=False, flags=None, sets=(), **given):
     names = {name.replace("_", "-"): value for name, value in given.items()}
-    return plan(names, over, seeds, file=file, zipped=zipped, flags=flags)
+    return plan(names, over, seeds, file=file, zipped=zipped, flags=flags, sets=sets)
 
 
 def test_a_grid_is_every_combination_with_the_seed_fastest() -> None:
@@ -71,6 +71,16 @@ def test_top_p_values_and_none_share_an_axis() -> None:
         ({"filter": "topp"}, "did you mean 'top-p'"),
         ({"over": ["steps=2,3", "steps=4"]}, "steps is swept twice"),
         ({"group_size": "8,1"}, "group_size"),
+        ({"seeds": "\u00b2"}, "neither a count nor a list"),
+        ({"filter": "top-p:0.5,none", "top_p": "0.9,0.8"}, "filter and top-p both set filter.str"),
+        ({"kl": "0,0.1", "over": ["algorithm.kl=0.5"]}, "kl and algorithm.kl both set"),
+        ({"over": ["env.options={a=1}", "env.options.a=1,2"]}, "both set env.options.a"),
+        ({"over": ["seed=1,2,3"]}, "give seeds with --seeds"),
+        ({"over": ["optimizer.lr=0.001,1e-3"]}, "lr-0.001_seed-0 and lr-1e-3_seed-0 are the same"),
+        ({"kl": "0,0.0"}, "kl-0_seed-0 and kl-0.0_seed-0 are the same run"),
+        ({"filter": "top-p,top-p:0.9"}, "filter-top-p_seed-0 and .* are the same run"),
+        ({"sets": ["seed=abc"], "seeds": None}, "seed: .*got 'abc'"),
+        ({"sets": ["seed.x=1"], "seeds": None}, "seed: .*got {'x': 1}"),
     ],
 )
 def test_what_makes_no_sweep_is_one_line(asked, said) -> None:
@@ -93,6 +103,23 @@ def test_a_table_of_arms_sets_several_keys_at_once(tmp_path: Path) -> None:
     # Flags replace an axis of the same name, and the seeds.
     again = planned("1", over=["env.dead_share=0.5"], file=file)
     assert [cell.labels["env.dead_share"] for cell in again] == ["0.5", "0.5"]
+
+
+def test_a_table_has_the_right_shape(tmp_path: Path) -> None:
+    file = tmp_path / "sweep.toml"
+    file.write_text("sweep = 5\n")
+    with pytest.raises(UserError, match="sweep is a table"):
+        planned(None, file=file)
+    file.write_text("[sweep.arms.which]\nplain = {}\nfirst = {seed = 1}\n")
+    with pytest.raises(UserError, match="which sets the seed"):
+        planned(None, file=file)
+
+
+def test_axes_with_other_keys_of_a_section_are_not_in_each_others_way() -> None:
+    # filter without a value leaves filter.value to the other axis: 2 x 2 cells, all different.
+    cells = planned("1", filter="top-p,top-k", over=["filter.value=0.5,0.8"])
+    found = [(c.config["filter"]["strategy"], c.config["filter"]["value"]) for c in cells]
+    assert found == [("top-p", 0.5), ("top-p", 0.8), ("top-k", 0.5), ("top-k", 0.8)]
 
 
 def test_names_are_safe_and_differ_where_labels_do() -> None:
@@ -118,6 +145,11 @@ def test_a_folder_takes_more_cells_but_no_other_settings(tmp_path: Path) -> None
     more.close()
     with pytest.raises(UserError, match=r"another steps \(100 there, 9 here\)"):
         SweepDirectory.create(tmp_path / "s", planned("1", filter="none", flags={"steps": 9}))
+    # kl 0 is the default, so its cell without a filter is there already; nothing is added.
+    before = (tmp_path / "s" / "cells.jsonl").read_bytes()
+    with pytest.raises(UserError, match="filter-none_seed-0 and filter-none_kl-0_seed-0 are the s"):
+        SweepDirectory.create(tmp_path / "s", planned("1", filter="none", kl="0.1,0"))
+    assert (tmp_path / "s" / "cells.jsonl").read_bytes() == before
     with pytest.raises(UserError, match="no cells"):
         SweepDirectory.create(tmp_path / "t", expand({}, [], []))
     other = tmp_path / "other"
@@ -131,7 +163,12 @@ def test_a_setting_that_came_later_does_not_make_a_cell_another_one(tmp_path: Pa
     (cell,) = planned("1")
     old = {key: value for key, value in cell.config.items() if key != "diagnostics"}
     SweepDirectory.create(tmp_path / "s", [dataclasses.replace(cell, config=old)]).close()
-    assert list(SweepDirectory.create(tmp_path / "s", [cell]).cells) == [cell.name]
+    again = SweepDirectory.create(tmp_path / "s", [cell])
+    assert list(again.cells) == [cell.name]
+    again.close()
+    # The command that Ctrl-C prints gives the stored cells back.
+    stored = SweepDirectory.open(tmp_path / "s").cells.values()
+    assert list(SweepDirectory.create(tmp_path / "s", stored).cells) == [cell.name]
 
 
 def test_status_survives_and_a_torn_line_does_not_hurt(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def seeds_of(text: str) -> list[int]:
         UserError: Not whole numbers from 0, no seed, or one twice.
     """
     given = parts(text)
-    if not given or not all(part.isdigit() for part in given):
+    if not given or not all(part.isdecimal() for part in given):
         raise UserError(f"--seeds: '{text}' is neither a count nor a list of whole numbers")
     seeds = [int(part) for part in given]
     return checked_seeds(list(range(seeds[0])) if "," not in text else seeds)

@@ -16,6 +16,7 @@ from ragen2_cli.errors import UserError
 from ragen2_cli.records import Cell
 from ragen2_cli.runs import RunDirectory, claim, jsonl
 from ragen2_cli.runs.atomic import reported
+from ragen2_cli.sweeps.grid import refuse_copies
 
 CELLS = "cells.jsonl"
 
@@ -46,7 +47,8 @@ class SweepDirectory:
 
         Raises:
             UserError: No cells; the folder holds something else, or a cell of the same name with
-                another config; it cannot be written; another sweep is running in it.
+                another config, or the same run under another name; it cannot be written; another
+                sweep is running in it.
         """
         planned = list(planned)
         if not planned:
@@ -60,20 +62,32 @@ class SweepDirectory:
             raise UserError(f"{path} exists and is not a sweep; give another folder with --out")
         sweep = cls(path, _read(path))
         sweep._lock = claim.lock(path)
+        try:
+            sweep._add(planned)
+        except UserError:
+            sweep.close()
+            raise
+        return sweep
+
+    def _add(self, planned: list[Cell]) -> None:
+        """Record the cells that are new, once nothing speaks against any."""
+        added = []
         for cell in planned:
-            before = sweep.cells.get(cell.name)
+            before = self.cells.get(cell.name)
             if before is None:
-                sweep.record(cell)
+                added.append(cell)
                 continue
-            # A setting that came later has its default in the cells of an older version.
-            known = build_config(before.config).model_dump(mode="json")
-            if known != cell.config:
-                key = _first_difference(known, cell.config)
+            known, wanted = _as_now(before).config, _as_now(cell).config
+            if known != wanted:
+                key = _first_difference(known, wanted)
                 raise UserError(
-                    f"{path} holds the cell {cell.name} with another {key}; give another folder "
+                    f"{self.path} holds the cell {cell.name} with another {key}; give another folder "
                     "with --out, or the settings it was made with"
                 )
-        return sweep
+        if added:
+            refuse_copies([*map(_as_now, self.cells.values()), *added])
+        for cell in added:
+            self.record(cell)
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
@@ -132,6 +146,11 @@ def _read(path: Path) -> dict[str, Cell]:
         cell = jsonl.record(Cell, row, f"{path / CELLS}: line {number}")
         cells[cell.name] = cell
     return cells
+
+
+def _as_now(cell: Cell) -> Cell:
+    """A stored cell as this version plans it: a setting that came later has its default."""
+    return dataclasses.replace(cell, config=build_config(cell.config).model_dump(mode="json"))
 
 
 def _first_difference(before: dict[str, Any], after: dict[str, Any], prefix: str = "") -> str:

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ragen2_cli.config.load import build_config
@@ -30,13 +30,12 @@ def expand(
             combinations.
 
     Raises:
-        UserError: Axes of different length under ``zipped``, two axes of one name, or a cell whose
-            config is refused (an unknown key, a value out of range).
+        UserError: Axes of different length under ``zipped``, two axes of one name or that set the
+            same key, one that sets the seed, a cell whose config is refused (an unknown key, a
+            value out of range), or two cells that are the same run.
     """
     names = [axis.name for axis in axes]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise UserError(f"sweep: {twice} is swept twice; give all its values at once")
+    _check_axes(axes)
     cells = []
     for arms in _combinations(axes, zipped=zipped):
         labels = {name: arm.label for name, arm in zip(names, arms, strict=True)}
@@ -48,7 +47,43 @@ def expand(
             tree["seed"] = seed
             config = _checked(tree, labels)
             cells.append(Cell(cell_name(labels, seed), labels, seed, config, "planned"))
+    refuse_copies(cells)
     return cells
+
+
+def _check_axes(axes: Sequence[Axis]) -> None:
+    """Refuse axes that would overwrite each other: a cell's label must be what it runs."""
+    names = [axis.name for axis in axes]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UserError(f"sweep: {twice} is swept twice; give all its values at once")
+    set_by: dict[str, str] = {}
+    for axis in axes:
+        for key in dict.fromkeys(key for arm in axis.arms for key in arm.settings):
+            if key.partition(".")[0] == "seed":
+                raise UserError(f"sweep: {axis.name} sets the seed; give seeds with --seeds")
+            for other, name in set_by.items():
+                if name != axis.name and _overlap(other, key):
+                    raise UserError(f"sweep: {name} and {axis.name} both set {key}; use one")
+            set_by[key] = axis.name
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether two dotted keys are equal or one holds the other."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def refuse_copies(cells: Iterable[Cell]) -> None:
+    """Refuse two cells of equal config, whose runs would count as independent.
+
+    Raises:
+        UserError: There are two; both are named.
+    """
+    seen: dict[str, str] = {}
+    for cell in cells:
+        first = seen.setdefault(json.dumps(cell.config, sort_keys=True), cell.name)
+        if first != cell.name:
+            raise UserError(f"sweep: {first} and {cell.name} are the same run; keep one of them")
 
 
 def _combinations(axes: Sequence[Axis], *, zipped: bool) -> list[tuple[Arm, ...]]:

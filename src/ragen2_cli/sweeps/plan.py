@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ragen2_cli.config.load import parse_set, read_toml
+from ragen2_cli.config.load import build_config, parse_set, read_toml
 from ragen2_cli.config.presets import PRESETS
 from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.records import Cell
@@ -75,6 +75,8 @@ def plan(
     if file is not None:
         tree = read_toml(file)
         table = tree.pop("sweep", {})
+        if not isinstance(table, Mapping):
+            raise UserError(f"{file}: sweep is a table, [sweep], not {table!r}")
         _merge(base, tree)
     for key, value in (flags or {}).items():
         if value is not None:
@@ -86,7 +88,7 @@ def plan(
     axes, listed, file_zips = sweep_table(table)
     asked = [AXES[name](text) for name, text in given.items() if text is not None]
     asked += [over_axis(text) for text in over]
-    chosen = seeds_of(seeds) if seeds is not None else listed or [int(base.get("seed", 0))]
+    chosen = seeds_of(seeds) if seeds is not None else listed or [_seed(base)]
     return expand(base, _replaced(axes, asked), chosen, zipped=zipped or file_zips)
 
 
@@ -97,6 +99,11 @@ def _replaced(axes: Sequence[Axis], asked: Sequence[Axis]) -> list[Axis]:
     return [by_name.get(axis.name, axis) for axis in axes] + [
         axis for axis in asked if axis.name not in names
     ]
+
+
+def _seed(base: Mapping[str, Any]) -> int:
+    """The seed that all cells share."""
+    return build_config({key: value for key, value in base.items() if key == "seed"}).seed
 
 
 def _merge(tree: dict[str, Any], overlay: Mapping[str, Any]) -> None:
