@@ -101,7 +101,7 @@ def write(folder: Path, record: RunLog) -> RunDirectory:
 def write_sweep(folder: Path, logs: list[RunLog]) -> SweepDirectory:
     """Write logs as a finished sweep."""
     cells = [Cell(each.name, each.labels, each.seed, each.config, "planned") for each in logs]
-    (folder / "runs").mkdir(parents=True)
+    (folder / "runs").mkdir(parents=True, exist_ok=True)
     sweep = SweepDirectory(folder)
     for cell in cells:
         sweep.record(cell)

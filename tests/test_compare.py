@@ -1,12 +1,18 @@
 """Paired differences between arms."""
 
+import json
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from log_helpers import log, write, write_sweep
+from log_helpers import evaluation, log, write, write_sweep
+from ragen2_cli.commands.compare import compare as command
+from ragen2_cli.core.statistics import PairedDifference
 from ragen2_cli.errors import UserError
 from ragen2_cli.sweeps.compare import SUCCESS, compare, pair_up, read_arm
+from ragen2_cli.sweeps.results import load
 
 
 def arms(counts_by_filter: dict[str, list[int]], **more):
@@ -36,10 +42,6 @@ def test_the_interval_is_student_t_over_pairs(tmp_path: Path) -> None:
 def test_two_runs_get_the_interval_of_their_episodes() -> None:
     # 56/70 against 48/80, Newcombe's own example (1998, method 10): 0.2000, [0.0524, 0.3339].
     first, second = log(successes=(0, 1)), log(successes=(0, 1))
-    from dataclasses import replace
-
-    from log_helpers import evaluation
-
     first = replace(first, evaluations=(evaluation(5, 56, 70),))
     second = replace(second, evaluations=(evaluation(5, 48, 80),))
     row = compare([(first, second)])[0]
@@ -47,6 +49,89 @@ def test_two_runs_get_the_interval_of_their_episodes() -> None:
     assert row.difference.ci_low == pytest.approx(0.0524, abs=5e-5)
     assert row.difference.ci_high == pytest.approx(0.3339, abs=5e-5)
     assert row.interval == "held-out episodes"
+
+
+def test_levels_of_a_seed_are_one_observation() -> None:
+    # Differences by seed and level: .1 .2 .3, .0 .1 .2, .2 .3 .4; their means .2, .1, .3 have mean
+    # .2, sd .1, se .0577; t(2, .975) = 4.3027; half .2484. Nine pairs are still three seeds.
+    counts = {0: (40, 50, 60), 1: (30, 40, 50), 2: (50, 60, 70)}
+
+    def arm(name: str, plus: dict[int, tuple[int, ...]]):
+        return [
+            log(
+                f"{name}-{level}-{seed}",
+                labels={"filter": name, "level": str(level)},
+                seed=seed,
+                successes=(20, found),
+            )
+            for seed, levels in plus.items()
+            for level, found in enumerate(levels)
+        ]
+
+    pairs, alone = pair_up(arm("top-p", counts), arm("none", dict.fromkeys(counts, (30,) * 3)))
+    row = next(row for row in compare(pairs) if row.quantity == SUCCESS)
+    assert (len(pairs), alone, row.difference.n) == (9, 0, 3)
+    assert (row.a, row.b, row.difference.mean) == pytest.approx((0.5, 0.3, 0.2))
+    assert row.difference.ci_high == pytest.approx(0.2 + 0.2484, abs=1e-4)
+    assert row.interval == "seeds, mean over 3 levels"
+    # Without one run its seed's mean is over two levels: .25 for seed 0 when level 0 is gone.
+    fewer = next(row for row in compare(pairs[1:]) if row.quantity == SUCCESS)
+    assert fewer.difference.mean == pytest.approx((0.25 + 0.1 + 0.3) / 3)
+    assert fewer.interval == "seeds, mean over 2 to 3 levels"
+    # One seed alone has no interval, however many levels it has.
+    (one,) = (row for row in compare(pairs[:3]) if row.quantity == SUCCESS)
+    assert (one.difference.n, one.interval) == (1, "")
+    assert math.isnan(one.difference.ci_low)
+
+
+def test_the_one_complete_pair_need_not_be_the_first() -> None:
+    # Seed 0 was only evaluated before training; seed 1 is Newcombe's example again.
+    whole = [
+        replace(log(seed=1), evaluations=(evaluation(5, successes, n),))
+        for successes, n in ((56, 70), (48, 80))
+    ]
+    half = log(seed=0, successes=(20,))
+    row = compare([(half, half), (whole[0], whole[1])])[0]
+    assert row.difference.ci_low == pytest.approx(0.0524, abs=5e-5)
+    assert (row.difference.n, row.difference.dropped) == (1, 1)
+
+
+def test_runs_of_unequal_length_are_said(tmp_path: Path, capsys) -> None:
+    stopped = {**log().summary, "stopped": "collapse"}
+    long = log(seed=0, successes=(20, 30, 40, 50, 60))
+    write(tmp_path / "long", long)
+    write(tmp_path / "short", replace(log(successes=(20, 30)), summary=stopped))
+    write(tmp_path / "open", replace(log(successes=(20, 30, 40)), summary=None))
+    command(str(tmp_path / "long"), str(tmp_path / "short"))
+    said = capsys.readouterr().out
+    assert "last evaluation at step 20 in A, 5 in B" in said
+    assert "B: 1 run stopped early (short)" in said
+    assert "warning: in 1 pair these steps differ" in said
+    assert "best of 4 in A, of 1 in B" in said
+    command(str(tmp_path / "long"), str(tmp_path / "open"), json_=True)
+    (pair,) = json.loads(capsys.readouterr().out)["runs"]
+    assert pair["b"] == {"run": "open", "step": 10, "evaluations": 2, "ended": "unfinished"}
+    command(str(tmp_path / "long"), str(tmp_path / "long"))
+    same = capsys.readouterr().out
+    assert "last evaluation at step 20 in A, 20 in B" in same
+    assert "warning" not in same
+    warned: list[str] = []
+    load([tmp_path / name for name in ("long", "short", "open")], warned.append)
+    assert warned == [
+        "warning: the runs are not equally long: 1 run of 3 unfinished (open); "
+        "1 run of 3 stopped early (short); last evaluations at steps 5 to 20"
+    ]
+    load([tmp_path / "long"], warned.append)
+    assert len(warned) == 1
+
+
+def test_json_names_its_fields(tmp_path: Path, capsys) -> None:
+    write_sweep(tmp_path / "s", arms({"top-p": [50], "none": [30]}))
+    command(f"{tmp_path / 's'}@filter=top-p", f"{tmp_path / 's'}@filter=none", json_=True)
+    rows = {row["quantity"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert set(rows[SUCCESS]["difference"]) == set(PairedDifference._fields)
+    assert rows[SUCCESS]["difference"]["mean"] == pytest.approx(0.2)
+    assert rows["tokens sampled"]["difference"]["ci_low"] is None  # one pair has no interval
 
 
 def test_pairs_share_seed_and_every_other_label() -> None:
@@ -83,6 +168,16 @@ def test_wrong_arms_are_one_line(tmp_path: Path) -> None:
         pair_up([log("a"), log("b")], [log("c")])
     with pytest.raises(UserError, match="nothing is paired"):
         pair_up([log("a", seed=1), log("b", seed=2)], [log("c", seed=3)])
+
+
+def test_a_path_may_hold_the_mark(tmp_path: Path) -> None:
+    write(tmp_path / "run@home", log(successes=(20, 70)))
+    write_sweep(tmp_path / "s@home", arms({"a@b": [40], "none": [30]}))
+    (run,) = read_arm(str(tmp_path / "run@home"))
+    assert run.evaluations[-1].success == 0.7
+    assert len(read_arm(str(tmp_path / "s@home"))) == 2
+    (cell,) = read_arm(f"{tmp_path / 's@home'}@filter=a@b")
+    assert cell.labels == {"filter": "a@b"}
 
 
 def test_a_label_may_hold_a_comma(tmp_path: Path) -> None:

@@ -335,7 +335,8 @@ def test_the_screen_shows_everything_literally(tmp_path):
 def test_a_sweep_is_watched_side_by_side(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("ragen2_cli.commands.watch.REFRESH_SECONDS", 0.0)
     cells = [
-        Cell(f"filter-{name}", {"filter": name}, 0, {}, "planned") for name in ("none", "top-p")
+        Cell(f"filter-{name}", {"filter": name}, 0, {"filter": {"strategy": name}}, "planned")
+        for name in ("none", "top-p")
     ]
     sweep = SweepDirectory.create(tmp_path / "sweep", cells)
     seen, ended = look_at(sweep.path)
@@ -353,7 +354,7 @@ def test_a_sweep_is_watched_side_by_side(tmp_path, capsys, monkeypatch):
 
 
 def test_of_a_large_sweep_the_cells_under_way_are_watched(tmp_path):
-    cells = [Cell(f"seed-{seed}", {}, seed, {}, "planned") for seed in range(6)]
+    cells = [Cell(f"seed-{seed}", {}, seed, {"seed": seed}, "planned") for seed in range(6)]
     sweep = SweepDirectory.create(tmp_path / "sweep", cells)
     sweep.record(cells[2], status="running")
     assert list(look_at(sweep.path)[0]) == ["seed 2"]

@@ -394,7 +394,7 @@ def test_a_run_on_its_own_is_drawn_too(tmp_path: Path) -> None:
 
 def test_the_heatmap_of_a_sweep_shows_one_run(tmp_path: Path) -> None:
     # Runs of a sweep play the same held-out prompts: put together, one would hide the other.
-    cells = [Cell(f"seed-{seed}", {}, seed, {}, "planned") for seed in (0, 1)]
+    cells = [Cell(f"seed-{seed}", {}, seed, {"seed": seed}, "planned") for seed in (0, 1)]
     sweep = SweepDirectory.create(tmp_path / "sweep", cells)
     for cell, returns in zip(cells, ([[1.0, 0.0]], [[1.0, 1.0]]), strict=True):
         run = RunDirectory.create(sweep.run_path(cell), {})

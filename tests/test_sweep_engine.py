@@ -14,7 +14,9 @@ import time
 from pathlib import Path
 
 import pytest
+import typer
 
+from ragen2_cli.commands.sweep import sweep as sweep_command
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Evaluation
 from ragen2_cli.runs import RunDirectory
@@ -83,6 +85,39 @@ def test_a_dead_worker_costs_its_cell_and_nothing_else(tmp_path: Path, trace: Pa
     assert "RuntimeError: a bug" in reasons["crash"]
     assert reasons["refuse"] == "no such board"
     assert reasons["good"] == ""
+
+
+def test_json_tells_the_table_and_what_failed(
+    tmp_path: Path, trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        sweep_command(env="good,refuse", seeds="1", out=tmp_path / "s", json_=True)
+    assert ended.value.exit_code == 4
+    told = json.loads(capsys.readouterr().out)
+    assert told["cells"] == {"done": 1, "failed": 1, "open": 0, "ran": 1}
+    assert told["failed"] == [
+        {
+            "name": "env-refuse_seed-0",
+            "labels": {"env": "refuse"},
+            "seed": 0,
+            "reason": "no such board",
+        }
+    ]
+    (arm,) = told["arms"]
+    # The script evaluates nothing: no number, which JSON writes as null.
+    assert arm["success"]["estimate"] is None
+    assert (arm["success"]["n"], arm["labels"]) == (0, {"env": "good"})
+
+
+def test_a_dry_run_lists_cells_as_names_or_json(capsys: pytest.CaptureFixture[str]) -> None:
+    sweep_command(kl="0,0.1", seeds="1", dry_run=True)
+    assert capsys.readouterr().out.split() == ["kl-0_seed-0", "kl-0.1_seed-0"]
+    sweep_command(kl="0,0.1", seeds="1", dry_run=True, json_=True)
+    cells = json.loads(capsys.readouterr().out)["cells"]
+    assert [(cell["labels"], cell["config"]["algorithm"]["kl"]) for cell in cells] == [
+        ({"kl": "0"}, 0.0),
+        ({"kl": "0.1"}, 0.1),
+    ]
 
 
 def test_workers_stay_warm_between_cells(tmp_path: Path, trace: Path) -> None:

@@ -68,7 +68,7 @@ def main() -> None:
     """Run the command line.
 
     Exit codes: 0 done, 1 internal error, 2 wrong use or wrong input, 3 stopped by a collapse rule,
-    130 interrupted, 141 when the reader of stdout left.
+    4 a sweep with failed cells, 130 interrupted, 141 when the reader of stdout left.
     """
     guard()
     try:

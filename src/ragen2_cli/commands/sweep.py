@@ -7,8 +7,9 @@ import typer
 from typer.core import TyperCommand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
+    from ragen2_cli.records import Cell
     from ragen2_cli.sweeps.engine import Outcome
     from ragen2_cli.sweeps.folder import SweepDirectory
     from ragen2_cli.sweeps.progress import SweepProgress
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     Runner = Callable[[SweepDirectory, SweepProgress], Outcome]
 
 from ragen2_cli.errors import counted
+
+FAILED_CELLS = 4
+"""Exit code of a sweep that came to its end with failed cells."""
 
 
 class SweepCommand(TyperCommand):
@@ -96,6 +100,8 @@ def sweep(
 ) -> None:
     """Train a grid of cells; call it again with the same --out to go on where it stopped.
 
+    Exit code 4: the sweep came to its end and cells have failed; --retry runs them again.
+
     Example: ragen2 sweep --stochasticity 0,20,80 --filter top-p,none --seeds 3 --steps 50
     """
     given = {
@@ -131,7 +137,7 @@ def sweep(
             zipped=zip_,
         )
     if dry_run:
-        typer.echo("\n".join(cell.name for cell in cells))
+        _list(cells, as_json=json_)
         return
     runner = _runner(
         executor, workers=workers, retry=retry, address=ray_address, cpus=cpus, gpus=gpus
@@ -170,6 +176,17 @@ def _runner(
     return lambda folder, progress: run_on_cluster(folder, cluster, retry=retry, progress=progress)
 
 
+def _list(cells: "Sequence[Cell]", *, as_json: bool) -> None:
+    if as_json:
+        from dataclasses import asdict
+
+        from ragen2_cli.runs.jsonl import dumps
+
+        typer.echo(dumps({"cells": [asdict(cell) for cell in cells]}))
+    else:
+        typer.echo("\n".join(cell.name for cell in cells))
+
+
 def _run(folder: Any, runner: "Runner", *, executor: str, quiet: bool, as_json: bool) -> None:
     import sys
 
@@ -187,13 +204,21 @@ def _run(folder: Any, runner: "Runner", *, executor: str, quiet: bool, as_json: 
     finally:
         folder.close()
     arms = summarize(folder)
+    failed = [cell for cell in folder.cells.values() if cell.status == "failed"]
     if as_json:
-        import json
         from dataclasses import asdict
 
-        typer.echo(json.dumps({"sweep": str(folder.path), "arms": [asdict(arm) for arm in arms]}))
+        from ragen2_cli.runs.jsonl import dumps
+
+        names = ("name", "labels", "seed", "reason")
+        body = {
+            "sweep": str(folder.path),
+            "cells": asdict(outcome),
+            "arms": [asdict(arm) for arm in arms],
+            "failed": [{name: asdict(cell)[name] for name in names} for cell in failed],
+        }
+        typer.echo(dumps(body))
     elif not quiet:
-        failed = [cell for cell in folder.cells.values() if cell.status == "failed"]
         lines = [align(table(arms))] if arms else []
         lines += [f"failed: {describe(cell)}: {cell.reason}" for cell in failed]
         lines += ["run them again with --retry"] if failed else []
@@ -202,4 +227,4 @@ def _run(folder: Any, runner: "Runner", *, executor: str, quiet: bool, as_json: 
         )
         typer.echo("\n".join(lines))
     if outcome.failed:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED_CELLS)

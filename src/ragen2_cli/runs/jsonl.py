@@ -21,12 +21,14 @@ def finite(value: Any) -> Any:
     """Return a copy in which every NaN and infinity is None, which JSON can hold.
 
     Args:
-        value: Nested dicts, lists and tuples of JSON scalars.
+        value: Nested dicts, lists and tuples of JSON scalars; named tuples become dicts.
     """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return finite(value._asdict())
     if isinstance(value, list | tuple):
         return [finite(item) for item in value]
     return value

@@ -22,11 +22,11 @@ class Difference:
 
     Attributes:
         quantity: Its name, with the unit where it has one.
-        a: Mean over the pairs in the first arm; NaN without data.
+        a: Mean over seeds in the first arm.
         b: The same in the second.
-        difference: ``a - b`` over pairs.
-        interval: What the interval is over: ``pairs of runs``, ``held-out episodes``, or empty when
-            there is none.
+        difference: ``a - b`` over seeds; a seed with several levels counts once, with their mean.
+        interval: What the interval is over: ``pairs of runs`` (one per seed), ``seeds, mean over 3
+            levels``, ``held-out episodes``, or empty when there is none.
     """
 
     quantity: str
@@ -81,18 +81,23 @@ QUANTITIES: dict[str, Callable[[RunLog], float | None]] = {
 def read_arm(target: str) -> list[RunLog]:
     """Read ``RUN``, ``SWEEP`` or ``SWEEP@axis=label,axis=label``.
 
+    A path may hold the mark too: what exists as a whole is taken whole.
+
     Raises:
         UserError: No such run or sweep, an axis or label that it does not have, or no finished run.
     """
-    place, mark, wanted = target.partition(ARM_MARK)
+    place, wanted = target, None
+    while not Path(place).exists() and ARM_MARK in place:
+        place, _, part = place.rpartition(ARM_MARK)
+        wanted = part if wanted is None else f"{part}{ARM_MARK}{wanted}"
     path = Path(place)
     if not is_sweep(path):
-        if mark:
+        if wanted is not None:
             raise UserError(f"{place} is not a sweep; '{ARM_MARK}' names an arm of a sweep")
         return [load_run(path)]
     logs = load_sweep(path)
     # A label may hold commas; the next pair begins where a comma is followed by axis=.
-    for part in filter(None, re.split(r",(?=[^,=]*=)", wanted)):
+    for part in filter(None, re.split(r",(?=[^,=]*=)", wanted or "")):
         name, equals, label = (piece.strip() for piece in part.partition("="))
         if not equals:
             raise UserError(f"{target}: '{part}' is not axis=label")
@@ -157,30 +162,51 @@ def _keyed(logs: Sequence[RunLog], names: Sequence[str]) -> dict[tuple[object, .
 
 
 def compare(pairs: Sequence[tuple[RunLog, RunLog]]) -> list[Difference]:
-    """Return the difference in every quantity that both arms have, over the pairs.
+    """Return the difference in every quantity that both arms have, over the seeds of the pairs.
 
-    Two pairs or more: a Student t interval over pairs. One pair: for the success rates the interval
-    that the held-out episodes allow (Newcombe's, from two Wilson intervals), else none.
+    Runs of equal seed share their boards and noise, so the pairs of a seed are not independent:
+    their mean is one observation. Two seeds or more: a Student t interval over seeds. A single
+    pair: for the success rates the interval that the held-out episodes allow (Newcombe's, from two
+    Wilson intervals), else none.
     """
     found = []
     for quantity, measure in QUANTITIES.items():
-        measured = [(measure(a), measure(b)) for a, b in pairs]
-        both = [(a, b) for a, b in measured if a is not None and b is not None]
-        if not both:
+        complete = [
+            (first, second, a, b)
+            for first, second in pairs
+            if (a := measure(first)) is not None and (b := measure(second)) is not None
+        ]
+        if not complete:
             continue
+        by_seed: dict[int, list[tuple[float, float]]] = {first.seed: [] for first, _ in pairs}
+        for first, _, a, b in complete:
+            by_seed[first.seed].append((a, b))
         left, right = (
-            [math.nan if value is None else value for value in side]
-            for side in zip(*measured, strict=True)
+            [_mean([both[side] for both in levels]) for levels in by_seed.values()]
+            for side in (0, 1)
         )
         result = paired_difference(left, right)
-        over = "pairs of runs" if result.n > 1 else ""
-        if result.n == 1 and quantity == SUCCESS:
-            result, over = _newcombe(*pairs[0]), "held-out episodes"
-        means = [math.fsum(side) / len(both) for side in zip(*both, strict=True)]
+        over = _unit([len(levels) for levels in by_seed.values() if levels]) * (result.n > 1)
+        if len(complete) == 1 and quantity == SUCCESS:
+            result = _newcombe(*complete[0][:2])._replace(dropped=result.dropped)
+            over = "held-out episodes"
+        means = [_mean([one for one in side if not math.isnan(one)]) for side in (left, right)]
         found.append(Difference(quantity, means[0], means[1], result, over))
     if not found:
         raise UserError("compare: the runs have no measurement in common")
     return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan
+
+
+def _unit(levels: Sequence[int]) -> str:
+    """Say what one observation is, by the number of levels that each seed has."""
+    fewest, most = min(levels), max(levels)
+    if most == 1:
+        return "pairs of runs"
+    return f"seeds, mean over {fewest} {f'to {most} ' * (most > fewest)}levels"
 
 
 def differing_settings(pairs: Sequence[tuple[RunLog, RunLog]]) -> dict[str, tuple[str, str]]:

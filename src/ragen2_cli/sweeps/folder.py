@@ -81,8 +81,8 @@ class SweepDirectory:
             if known != wanted:
                 key = _first_difference(known, wanted)
                 raise UserError(
-                    f"{self.path} holds the cell {cell.name} with another {key}; give another folder "
-                    "with --out, or the settings it was made with"
+                    f"{self.path} holds the cell {cell.name} with another {key}; give another "
+                    "folder with --out, or the settings it was made with"
                 )
         if added:
             refuse_copies([*map(_as_now, self.cells.values()), *added])

@@ -1,10 +1,11 @@
 """What runs and sweeps have written, as records: the way in for compare, analyze and plot."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from ragen2_cli.config.load import build_config
-from ragen2_cli.errors import UserError
+from ragen2_cli.errors import UserError, counted
 from ragen2_cli.records import Evaluation, RunLog
 from ragen2_cli.runs import RunDirectory
 from ragen2_cli.sweeps.folder import SweepDirectory, is_sweep
@@ -53,7 +54,8 @@ def load(paths: Sequence[Path], say: Callable[[str], None]) -> list[RunLog]:
 
     Args:
         paths: Run and sweep folders; empty for the newest sweep or run.
-        say: Called with one line when the newest was taken.
+        say: Called with one line when the newest was taken, and when what counts as the end of
+            training differs between the runs.
 
     Raises:
         UserError: A path that is neither, one given twice, or no data at all.
@@ -67,6 +69,9 @@ def load(paths: Sequence[Path], say: Callable[[str], None]) -> list[RunLog]:
     pool: list[RunLog] = []
     for path in paths:
         pool += load_sweep(path) if is_sweep(path) else [_labeled(load_run(path))]
+    warning = unequal_lengths(pool)
+    if warning:
+        say(f"warning: the runs are not equally long: {warning}")
     return pool
 
 
@@ -114,6 +119,52 @@ def sampled(log: RunLog) -> list[Evaluation]:
     """Return a run's sampled held-out evaluations in the order of their steps."""
     rows = [row for row in log.evaluations if row.decoding == "sampled"]
     return sorted(rows, key=lambda row: row.step)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How far a run came, which decides what its last and its best evaluation mean.
+
+    Attributes:
+        run: Its name.
+        step: Of its last sampled evaluation; None without one after training began.
+        evaluations: Its sampled evaluations after training began: the best is the best of these.
+        ended: ``finished``, ``unfinished``, or ``stopped early``.
+    """
+
+    run: str
+    step: int | None
+    evaluations: int
+    ended: str
+
+
+def ending(log: RunLog) -> Ending:
+    """Return how far a run came."""
+    steps = [row.step for row in sampled(log) if row.step > 0]
+    if log.summary is None:
+        ended = "unfinished"
+    else:
+        ended = "finished" if log.summary.get("stopped") is None else "stopped early"
+    return Ending(log.name, steps[-1] if steps else None, len(steps), ended)
+
+
+def unequal_lengths(logs: Sequence[RunLog]) -> str:
+    """Return a warning when the last evaluations of runs are not comparable; empty when they are.
+
+    They are when every run finished and was evaluated last at the same step.
+    """
+    ends = [ending(log) for log in logs]
+    steps = sorted({one.step for one in ends if one.step is not None})
+    parts = [
+        f"{counted(len(names), 'run')} of {len(ends)} {ended} ({', '.join(names[:4])}"
+        + ", ..." * (len(names) > 4)
+        + ")"
+        for ended in ("unfinished", "stopped early")
+        if (names := [one.run for one in ends if one.ended == ended])
+    ]
+    if len(steps) > 1:
+        parts.append(f"last evaluations at steps {steps[0]} to {steps[-1]}")
+    return "; ".join(parts)
 
 
 def final_success(log: RunLog) -> float | None:

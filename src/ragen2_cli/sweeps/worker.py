@@ -6,6 +6,7 @@ A mistake in a cell's settings is answered; any other error ends the process, be
 behind is unknown, and the engine starts a fresh one for the next cell.
 """
 
+import ctypes
 import gc
 import json
 import os
@@ -61,7 +62,15 @@ def train_cell(config: dict[str, Any], out: Path) -> dict[str, Any]:
     except KeyboardInterrupt:
         status = "interrupted"
     gc.collect()  # the trainer and its model refer to each other
+    _give_back()
     return {"status": status, "reason": reason, "seconds": time.perf_counter() - start}
+
+
+def _give_back() -> None:
+    """Return freed memory to the system; glibc keeps it, so a worker would grow with each cell."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
 
 
 def _train(config: dict[str, Any], out: Path) -> str | None:
