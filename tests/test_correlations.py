@@ -56,9 +56,20 @@ def test_the_interval_resamples_runs_and_not_checkpoints() -> None:
     found = row(correlate(logs, rule="per-checkpoint"))
     assert (found.result.n, found.runs) == (21, 7)
     assert math.isnan(found.result.ci_low)
+    # Orders of 21 pairs are not equally likely when 7 runs gave 3 each: no p.
+    assert math.isnan(found.result.p_value)
+    assert found.result.method == "none"
+    assert found.result.reason.startswith("no p: 21 pairs of 7 runs are not independent; no inter")
     eight = [*logs, log("r7", seed=7, successes=(0, 17, 27, 32), diagnostics=measured(7, 7, 7))]
     with_interval = row(correlate(eight, rule="per-checkpoint")).result
     assert with_interval.ci_low <= with_interval.rho <= with_interval.ci_high
+    assert math.isnan(with_interval.p_value)
+    final = row(correlate(eight)).result  # one pair of each run: p is back
+    assert (final.n, final.method) == (8, "exact")
+    # Three of ten runs measure it, three times each: 9 pairs, not more than the runs, yet no p.
+    ten = [*logs[:3], *(log(f"x{k}", diagnostics=measured(k, metric="x")) for k in range(7))]
+    few = row(correlate(ten, rule="per-checkpoint")).result
+    assert (few.n, few.method) == (9, "none")
 
 
 def test_the_rule_decides_which_checkpoint_counts() -> None:

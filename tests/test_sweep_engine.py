@@ -12,6 +12,7 @@ import sys
 import textwrap
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -20,7 +21,7 @@ from ragen2_cli.commands.sweep import sweep as sweep_command
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Evaluation
 from ragen2_cli.runs import RunDirectory
-from ragen2_cli.sweeps import workers
+from ragen2_cli.sweeps import worker, workers
 from ragen2_cli.sweeps.engine import run_sweep
 from ragen2_cli.sweeps.folder import SweepDirectory
 from ragen2_cli.sweeps.plan import plan
@@ -154,6 +155,36 @@ def test_a_summary_counts_more_than_the_status_line(tmp_path: Path, trace: Path)
     sweep.record(cell, status="running")
     assert run(sweep).done == 1
     assert not trace.exists()
+
+
+def test_a_cell_waits_for_the_process_it_replaces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A sweep killed a moment ago left a worker that still holds the run: first the lock is met,
+    # after the first sleep it is free, and the cell is trained.
+    sweep = sweep_of(tmp_path / "s", "good", "1")
+    (cell,) = sweep.cells.values()
+    orphan = RunDirectory.create(sweep.run_path(cell), cell.config)
+    trained: list[Path] = []
+
+    def train(config: dict[str, Any], out: Path) -> None:
+        RunDirectory.create(out, config, force=True).close()
+        trained.append(out)
+
+    monkeypatch.setattr(worker, "_train", train)
+    monkeypatch.setattr("time.sleep", lambda seconds: orphan.close())
+    assert worker.train_free(cell.config, orphan.path)["status"] == "done"
+    assert trained == [orphan.path]
+    # A process that never lets go is told apart from a failure of the cell by its words.
+    again = RunDirectory.create(orphan.path, cell.config, force=True)
+    monkeypatch.setattr(worker, "WRITER_SECONDS", -1.0)
+    answer = worker.train_free(cell.config, again.path)
+    assert answer["status"] == "failed"
+    assert "another process is writing" in answer["reason"]
+    # What it finished after all counts.
+    again.write_summary({})
+    assert worker.train_free(cell.config, again.path)["status"] == "done"
+    assert len(trained) == 1
 
 
 def test_workers_that_cannot_start_end_the_sweep(

@@ -189,7 +189,7 @@ def correlations(
                 row.scope,
                 "-" if missing else f"{found.rho:+.2f}",
                 f"[{found.ci_low:+.2f}, {found.ci_high:+.2f}]" if interval else "-",
-                "-" if missing else f"{found.p_value:.3g} ({found.method})",
+                "-" if found.p_value != found.p_value else f"{found.p_value:.3g} ({found.method})",
                 str(found.n),
                 str(row.runs),
                 str(found.dropped),

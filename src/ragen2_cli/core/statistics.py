@@ -45,11 +45,11 @@ class Spearman(NamedTuple):
         rho: Spearman's rho with mid-ranks for ties; NaN when undefined.
         n: Complete pairs used.
         dropped: Pairs left out because one side was NaN or None.
-        p_value: Two-sided p; NaN when undefined.
+        p_value: Two-sided p; NaN when undefined, and when a run has several pairs.
         method: ``exact`` (all orders enumerated), ``permutation`` (sampled) or ``none``.
         ci_low: Lower end of the bootstrap interval; NaN when none is given.
         ci_high: Upper end.
-        reason: Why rho or the interval is missing; empty when both are there.
+        reason: Why rho, p or the interval is missing; empty when all are there.
     """
 
     rho: float
@@ -124,8 +124,8 @@ def spearman(
         seed: Of the permutations and of the bootstrap.
         permutations: Random orders drawn for n above ``EXACT_UP_TO``; p = (hits + 1) / (drawn + 1).
         clusters: The independent unit (run) of each pair, resampled whole; each pair is its own
-            when not given. The interval needs ``MIN_CLUSTERS`` of them. The p-value still permutes
-            pairs, so with several pairs per run read the interval, not p.
+            when not given. The interval needs ``MIN_CLUSTERS`` of them. Several pairs of
+            a unit are not exchangeable, so then there is no p-value.
         levels: A level (environment, stochasticity) of each pair. Ranks lose their level's mean, so
             that only agreement *within* levels counts, and orders are drawn within levels.
         resamples: Bootstrap resamples of the percentile interval.
@@ -157,17 +157,22 @@ def spearman(
         return Spearman(math.nan, n, dropped, math.nan, "none", math.nan, math.nan, reason)
     rng = np.random.default_rng(seed)
     method: Method = "exact" if n <= EXACT_UP_TO and levels is None else "permutation"
-    p_value = _p_value(left, right, strata, 0 if method == "exact" else permutations, rng)
-    distinct = len(np.unique(units))
+    distinct, p_value, missing = len(np.unique(units)), math.nan, []
+    if distinct < n:
+        method = "none"
+        missing.append(f"no p: {n} pairs of {counted(distinct, 'run')} are not independent")
+    else:
+        p_value = _p_value(left, right, strata, 0 if method == "exact" else permutations, rng)
     if distinct < MIN_CLUSTERS:
-        reason = f"no interval: {distinct} independent runs, {MIN_CLUSTERS} needed"
+        missing.append(f"no interval: {distinct} independent runs, {MIN_CLUSTERS} needed")
+        reason = "; ".join(missing)
         return Spearman(rho, n, dropped, p_value, method, math.nan, math.nan, reason)
 
     def resampled(rows: NDArray[np.int64]) -> float:
         return _rank_correlation(left[rows], right[rows], strata[rows])
 
     low, high = percentile_interval(units, resampled, rng, resamples, confidence)
-    return Spearman(rho, n, dropped, p_value, method, low, high, "")
+    return Spearman(rho, n, dropped, p_value, method, low, high, "; ".join(missing))
 
 
 def bootstrap_interval(

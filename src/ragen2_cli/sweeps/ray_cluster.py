@@ -6,7 +6,6 @@ Ray but a cell's config and how it ended.
 """
 
 import os
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -18,9 +17,6 @@ from ragen2_cli.sweeps.workers import ONE_THREAD
 
 PORT = 6379
 """Where a Ray head listens unless told otherwise."""
-WRITER_SECONDS = 120.0
-"""How long a retried cell waits for the process that it replaces to let the run go."""
-_BUSY = "another process is writing to"
 
 
 @dataclass(frozen=True)
@@ -178,27 +174,16 @@ def _no_cluster(address: str, reason: str) -> UserError:
 def train_on_node(config: dict[str, Any], out: str) -> dict[str, Any]:
     """Train one cell on the node that Ray chose; runs there, not here.
 
-    A cell that was lost with its node may still have a process that does not know it: the folder's
-    lock tells, and is waited for. What that process finished counts.
-
     Returns:
-        As ``worker.train_cell``.
+        As ``worker.train_free``, which waits for a process that does not know its node is lost.
     """
     from socket import gethostname
 
-    from ragen2_cli.runs import RunDirectory
     from ragen2_cli.sweeps.folder import is_sweep
-    from ragen2_cli.sweeps.worker import train_cell
+    from ragen2_cli.sweeps.worker import train_free
 
     path = Path(out)
     if not is_sweep(path.parent.parent):
         reason = f"{path.parent.parent} is not on {gethostname()}: sweeps need shared storage"
         return {"status": "failed", "reason": reason, "seconds": None}
-    end = time.monotonic() + WRITER_SECONDS
-    while True:
-        if RunDirectory(path).finished:
-            return {"status": "done", "reason": "", "seconds": None}
-        answer = train_cell(config, path)
-        if _BUSY not in answer["reason"] or time.monotonic() > end:
-            return answer
-        time.sleep(1.0)
+    return train_free(config, path)

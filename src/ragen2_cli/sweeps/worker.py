@@ -20,6 +20,10 @@ from typing import Any
 
 from ragen2_cli.errors import CollapseStop, UserError
 
+WRITER_SECONDS = 120.0
+"""How long a cell waits for the process that it replaces to let the run go."""
+_BUSY = "another process is writing to"
+
 
 def main() -> None:
     """Serve cells until the input ends."""
@@ -34,11 +38,32 @@ def main() -> None:
     answers.write(json.dumps({"ready": True}) + "\n")
     while (task := tasks.get()) is not None:
         busy.set()
-        answer = train_cell(task["config"], Path(task["out"]))
+        answer = train_free(task["config"], Path(task["out"]))
         busy.clear()
         answers.write(json.dumps({"cell": task["cell"], **answer}) + "\n")
         if answer["status"] == "interrupted":
             return
+
+
+def train_free(config: dict[str, Any], out: Path) -> dict[str, Any]:
+    """Train one cell once no other process writes to its run.
+
+    A cell that was lost with its node or its sweep may still have a process that saves its state,
+    or does not know: the folder's lock tells, and is waited for. What that process finished counts.
+
+    Returns:
+        As ``train_cell``.
+    """
+    from ragen2_cli.runs import RunDirectory
+
+    end = time.monotonic() + WRITER_SECONDS
+    while True:
+        if RunDirectory(out).finished:
+            return {"status": "done", "reason": "", "seconds": None}
+        answer = train_cell(config, out)
+        if _BUSY not in answer["reason"] or time.monotonic() > end:
+            return answer
+        time.sleep(1.0)
 
 
 def train_cell(config: dict[str, Any], out: Path) -> dict[str, Any]:
