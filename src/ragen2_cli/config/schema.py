@@ -49,7 +49,9 @@ class ModelConfig(Section):
         description="auto, cpu, cuda, cuda:N or mps",
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="float32 on CPU, bfloat16 on a GPU that has it"
+        "auto",
+        description="of the arithmetic and a frozen base; auto: bfloat16 on a GPU that has it, else"
+        " float32. Trained weights are float32",
     )
     gradient_checkpointing: bool = False
     threads: int = Field(1, ge=0, description="CPU threads; 0 leaves torch's own choice")

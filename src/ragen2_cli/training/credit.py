@@ -102,6 +102,8 @@ class CreditTrainer(SnrGRPOTrainer):
         self.rules_of_credit = credit or CreditRules()
         self.learner: CriticLearner | None = None
         if critic is not None and self.rules_of_credit.settings is not None:
+            # Only autocast, where the policy has it: nothing is wrapped for distribution.
+            critic.backbone = self.accelerator.prepare_model(critic.backbone, evaluation_mode=True)
             self.learner = CriticLearner(
                 critic,
                 self.rules_of_credit.settings,

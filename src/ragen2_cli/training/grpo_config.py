@@ -8,6 +8,7 @@ from trl import GRPOConfig
 from ragen2_cli.config import Config
 from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.rollout.template import STOP_TEXT
+from ragen2_cli.training.weights import autocasts
 
 # Set by the mapping below or by the run itself; [trl] must not contradict them.
 _OWNED = {
@@ -82,8 +83,7 @@ def grpo_config(config: Config, folder: Path, *, max_completion_length: int) -> 
         "disable_tqdm": True,
         "use_cpu": config.model.device == "cpu",
         "dataloader_pin_memory": False,
-        # Weights keep the dtype they were loaded in; no autocast on top of it.
-        "bf16": False,
+        "bf16": autocasts(config),
         "fp16": False,
     }
     if rollout.backend == "vllm":

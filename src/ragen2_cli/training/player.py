@@ -131,13 +131,23 @@ class Player:
         )
 
 
-def build_player(config: Config, model: Any, loaded: LoadedPolicy) -> Player:
-    """Put a loaded model (or the trainable wrapper around it) into its config's environment."""
+def build_player(
+    config: Config, model: Any, loaded: LoadedPolicy, *, fused: bool = True
+) -> Player:
+    """Put a loaded model (or the trainable wrapper around it) into its config's environment.
+
+    Args:
+        config: The run's config.
+        model: Who plays.
+        loaded: What it was loaded with.
+        fused: Whether a small model may be sampled from past its own ``forward``; not where that
+            runs under autocast.
+    """
     stop = loaded.model.generation_config.eos_token_id
     stop_ids = () if stop is None else stop if isinstance(stop, list) else (stop,)
     return Player(
         config,
-        TransformersPolicy(model),
+        TransformersPolicy(model, fused=fused),
         ChatTemplate(loaded.tokenizer, stop_ids=stop_ids),
         style=loaded.style,
         context_limit=loaded.model.config.max_position_embeddings,

@@ -25,6 +25,8 @@ def check(config: Config, out: Path | None = None, *, force: bool = False) -> No
     """
     limits_of(config, build_env(config))
     locate(config.model.name, config.env.name)
+    if config.model.full and config.model.dtype == "float16":
+        raise UserError("--dtype float16: too narrow for --full; use bfloat16 or float32")
     if config.rollout.backend == "vllm" and find_spec("vllm") is None:
         raise UserError("rollout.backend: vllm is not installed; pip install 'ragen2[vllm]'")
     for tracker in config.report_to:

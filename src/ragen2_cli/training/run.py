@@ -33,7 +33,7 @@ from ragen2_cli.training.run_trainer import GenerationBatch, PromptSource, RunTr
 from ragen2_cli.training.setup import prepare
 from ragen2_cli.training.stopping import StopRules
 from ragen2_cli.training.summary import summarize
-from ragen2_cli.training.weights import save_policy, trainable
+from ragen2_cli.training.weights import autocasts, save_policy, stored_dtype, trainable
 
 
 def start(
@@ -130,7 +130,7 @@ def _load(config: Config) -> LoadedPolicy:
     return load_policy(
         model.name,
         device=model.device,
-        dtype=model.dtype,
+        dtype=stored_dtype(config),
         adapter=model.adapter,
         env=config.env.name,
     )
@@ -147,7 +147,7 @@ class _Run:
             self.progress.note(note)
         critic = critic_for(config, loaded)  # before the policy has an adapter
         model = trainable(config, loaded)
-        self.player = build_player(config, model, loaded)
+        self.player = build_player(config, model, loaded, fused=not autocasts(config))
         self.boards = self.player.heldout_boards(config.evaluation.episodes)
         self.source = PromptSource(self.player)
         self.rules = StopRules(config.stop)
@@ -199,7 +199,8 @@ class _Run:
         if self.config.rollout.backend == "vllm":
             self.trainer.vllm_generation.sync_weights()
         chosen = self.config.evaluation.temperature if temperature is None else temperature
-        return measure(self.player, self.boards, step=step, temperature=chosen)
+        with self.trainer.accelerator.autocast():  # the trainer wraps the model only in train()
+            return measure(self.player, self.boards, step=step, temperature=chosen)
 
     def _diagnose(self, batch: GenerationBatch) -> None:
         """Measure the reasoning of a batch with the policy that wrote it, when it is time."""

@@ -98,16 +98,17 @@ class PromptSource:
         groups = len(prompts) // group_size
         processes, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
         step = trainer.state.global_step + 1
-        if self.player.config.filter.strategy == "resample":
-            if processes > 1:
-                raise UserError("filter.strategy: resample works in one process only")
-            dealt = self._resample(groups, step)
-        else:
-            boards, self.cursor = self.player.next_boards(self.cursor, groups * processes)
-            played = self.player.play_groups(
-                boards[rank * groups : (rank + 1) * groups], step=step, first=rank * groups
-            )
-            dealt = Dealt(played, [], 1)
+        with trainer.accelerator.autocast():  # so that weights are cast once, not at every token
+            if self.player.config.filter.strategy == "resample":
+                if processes > 1:
+                    raise UserError("filter.strategy: resample works in one process only")
+                dealt = self._resample(groups, step)
+            else:
+                boards, self.cursor = self.player.next_boards(self.cursor, groups * processes)
+                played = self.player.play_groups(
+                    boards[rank * groups : (rank + 1) * groups], step=step, first=rank * groups
+                )
+                dealt = Dealt(played, [], 1)
         played = gather(dealt.batch)
         seconds = time.perf_counter() - start
         self.batch = GenerationBatch(

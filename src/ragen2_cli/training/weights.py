@@ -1,17 +1,48 @@
-"""Which weights of a run's policy are trained, and where they end up."""
+"""Which weights of a run's policy are trained, in which precision, and where they end up.
+
+What an optimizer steps is float32: a step of 1e-6 is less than half the distance of a bfloat16
+weight to the next one, and would be rounded away. A frozen base under an adapter may be 16-bit
+(PEFT keeps the adapter in float32); where every weight is trained, they are float32 and the
+16-bit arithmetic comes from autocast.
+"""
 
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ragen2_cli.config import Config
-from ragen2_cli.training.models import LoadedPolicy, attach_lora, train_fully
+from ragen2_cli.training.models import (
+    Dtype,
+    LoadedPolicy,
+    attach_lora,
+    resolve_device,
+    resolve_dtype,
+    train_fully,
+)
+
+
+def trains_all(config: Config) -> bool:
+    """Whether every weight is trained: ``--full``, without a given adapter."""
+    return config.model.full and config.model.adapter is None
+
+
+def stored_dtype(config: Config) -> Dtype:
+    """Return the type that the policy's weights are loaded in for training."""
+    return "float32" if trains_all(config) else config.model.dtype
+
+
+def autocasts(config: Config) -> bool:
+    """Whether float32 weights are trained with bfloat16 arithmetic (TRL's ``bf16``)."""
+    device = resolve_device(config.model.device)
+    return trains_all(config) and resolve_dtype(config.model.dtype, device) == torch.bfloat16
 
 
 def trainable(config: Config, loaded: LoadedPolicy) -> Any:
     """Return the policy with what is trained: a given adapter, every weight, or a fresh adapter."""
     if config.model.adapter is not None:
         return loaded.model
-    if config.model.full:
+    if trains_all(config):
         return train_fully(loaded.model)
     return attach_lora(
         loaded.model,
