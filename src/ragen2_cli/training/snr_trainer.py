@@ -32,6 +32,7 @@ from ragen2_cli.training.checks import (
     warn_all_masked,
 )
 from ragen2_cli.training.compaction import Batch, loss_mask, take_rows, trim_padding
+from ragen2_cli.training.empty_steps import EmptyStepScaler
 from ragen2_cli.training.microbatches import (
     LOSS_NORMALIZERS,
     TOKEN_MEANS,
@@ -128,6 +129,9 @@ class SnrGRPOTrainer(SealTrainer):
         super().__init__(*args, **kwargs)
         require_trainable(self.model)
         require_known_loss(self.loss_type, LOSS_NORMALIZERS)
+        if type(self.accelerator.scaler) is torch.amp.GradScaler:  # fp16, weights not sharded
+            kind = self.accelerator.device.type
+            self.accelerator.scaler = EmptyStepScaler.like(self.accelerator.scaler, kind)
         self.rules = rules
         self.spread_rewards = spread_rewards
         self.max_empty_batches = max_empty_batches
