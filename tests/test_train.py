@@ -267,6 +267,18 @@ def test_a_failure_before_the_first_step_leaves_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_any_failure_before_the_first_step_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*args: Any, **keywords: Any) -> None:
+        raise ValueError("the trainer cannot be built")
+
+    monkeypatch.setattr("ragen2_cli.training.run.RunTrainer", broken)
+    with pytest.raises(ValueError, match="cannot be built"):
+        start(tiny(), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_full_disk_stops_clearly_and_keeps_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """The one mapping from our config to TRL's ``GRPOConfig``."""
 
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -10,26 +11,56 @@ from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.rollout.template import STOP_TEXT
 from ragen2_cli.training.weights import autocasts
 
-# Set by the mapping below or by the run itself; [trl] must not contradict them.
-_OWNED = {
-    "output_dir",
-    "max_steps",
-    "num_generations",
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "steps_per_generation",
-    "generation_batch_size",
-    "shuffle_dataset",
-    "seed",
-    "use_vllm",
-    "save_strategy",
-    "save_steps",
-    "save_total_limit",
-    "logging_steps",
-    "logging_strategy",
-    "eval_strategy",
-    "remove_unused_columns",
+SETTINGS = {
+    "seed": "seed",
+    "max_steps": "steps",
+    "num_generations": "rollout.group_size",
+    "gradient_accumulation_steps": "optimizer.micro_batches",
+    "steps_per_generation": "optimizer.micro_batches",
+    "temperature": "rollout.temperature",
+    "learning_rate": "optimizer.lr",
+    "lr_scheduler_type": "optimizer.schedule",
+    "warmup_steps": "optimizer.warmup_steps",
+    "weight_decay": "optimizer.weight_decay",
+    "adam_beta2": "optimizer.beta2",
+    "max_grad_norm": "optimizer.max_grad_norm",
+    "beta": "algorithm.kl",
+    "loss_type": "algorithm.loss_type",
+    "scale_rewards": "algorithm.scale_rewards",
+    "epsilon": "algorithm.clip_low",
+    "epsilon_high": "algorithm.clip_high",
+    "num_iterations": "algorithm.iterations",
+    "entropy_coef": "algorithm.entropy",
+    "activation_checkpointing": "model.gradient_checkpointing",
+    "save_steps": "checkpoints.every",
+    "save_total_limit": "checkpoints.keep",
 }
+"""TRL's arguments that are one of our settings under another name."""
+
+_INSTEAD = SETTINGS | {
+    "output_dir": "--out",
+    "per_device_train_batch_size": "rollout.prompts, rollout.group_size",
+    "generation_batch_size": "rollout.prompts, rollout.group_size",
+    "max_completion_length": "rollout.max_new_tokens, rollout.context_limit",
+    "use_vllm": "rollout.backend",
+    "use_cpu": "model.device",
+    "bf16": "model.dtype",
+    "fp16": "model.dtype",
+    "gradient_checkpointing": "model.gradient_checkpointing",
+    "use_adaptive_entropy": "algorithm.entropy_target",
+    "entropy_target": "algorithm.entropy_target",
+    "report_to": "report_to",
+    "num_train_epochs": "steps",
+    "eval_strategy": "evaluation.every",
+    "eval_steps": "evaluation.every",
+}
+"""What to set instead of an argument of TRL's that ``[trl]`` may not set."""
+
+_FREE = {"dataloader_pin_memory", "vllm_mode"}
+"""Written by the mapping as a default only."""
+
+_SAMPLING = {"top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs"}
+"""How TRL or vLLM samples, which our own sampling does not read."""
 
 
 def grpo_config(config: Config, folder: Path, *, max_completion_length: int) -> GRPOConfig:
@@ -41,44 +72,25 @@ def grpo_config(config: Config, folder: Path, *, max_completion_length: int) -> 
     Args:
         config: The run's config.
         folder: Where TRL may write its own files (tracker logs); not the run's contract.
-        max_completion_length: Tokens of the longest episode, Dr. GRPO's constant length.
+        max_completion_length: Dr. GRPO's constant length.
 
     Raises:
         UserError: For a ``[trl]`` key that does not exist or that another section sets.
     """
-    rollout, algorithm, optimizer = config.rollout, config.algorithm, config.optimizer
+    rollout, algorithm = config.rollout, config.algorithm
     values: dict[str, Any] = {
+        trl: reduce(getattr, ours.split("."), config) for trl, ours in SETTINGS.items()
+    }
+    values |= {
         "output_dir": str(folder),
-        "seed": config.seed,
-        "max_steps": config.steps,
-        "num_generations": rollout.group_size,
         "per_device_train_batch_size": rollout.prompts
         * rollout.group_size
-        // optimizer.micro_batches,
-        "gradient_accumulation_steps": optimizer.micro_batches,
-        "steps_per_generation": optimizer.micro_batches,
+        // config.optimizer.micro_batches,
         "max_completion_length": max_completion_length,
-        "temperature": rollout.temperature,
-        "learning_rate": optimizer.lr,
-        "lr_scheduler_type": optimizer.schedule,
-        "warmup_steps": optimizer.warmup_steps,
-        "weight_decay": optimizer.weight_decay,
-        "adam_beta2": optimizer.beta2,
-        "max_grad_norm": optimizer.max_grad_norm,
-        "beta": algorithm.kl,
-        "loss_type": algorithm.loss_type,
-        "scale_rewards": algorithm.scale_rewards,
-        "epsilon": algorithm.clip_low,
-        "epsilon_high": algorithm.clip_high,
-        "num_iterations": algorithm.iterations,
-        "entropy_coef": algorithm.entropy,
-        "activation_checkpointing": config.model.gradient_checkpointing,
         "shuffle_dataset": False,
         "remove_unused_columns": False,
         "logging_steps": 1,
         "save_strategy": "steps",
-        "save_steps": config.checkpoints.every,
-        "save_total_limit": config.checkpoints.keep,
         "report_to": list(config.report_to) or "none",
         "disable_tqdm": True,
         "use_cpu": config.model.device == "cpu",
@@ -91,13 +103,21 @@ def grpo_config(config: Config, folder: Path, *, max_completion_length: int) -> 
         values |= {"use_vllm": True, "vllm_mode": "colocate", "generation_kwargs": stops}
     if algorithm.entropy_target is not None:
         values |= {"use_adaptive_entropy": True, "entropy_target": algorithm.entropy_target}
-    owned = sorted(set(config.trl) & _OWNED)
-    if owned:
-        raise UserError(f"trl.{owned[0]}: is set by the other sections; leave it out of [trl]")
+    _require_free(config, set(values))
+    return GRPOConfig(**(values | config.trl))
+
+
+def _require_free(config: Config, written: set[str]) -> None:
+    """Refuse ``[trl]`` keys that do not exist, that we set, or that nothing would read."""
     known = GRPOConfig.__dataclass_fields__
-    for key in config.trl:
+    owned = (written | _INSTEAD.keys() | {"logging_strategy"}) - _FREE
+    for key in sorted(config.trl):
         if key not in known:
             raise UserError(f"trl.{key}: GRPOConfig has no such argument{did_you_mean(key, known)}")
+        if key in owned:
+            hint = f"set {_INSTEAD[key]}" if key in _INSTEAD else "leave it out of [trl]"
+            raise UserError(f"trl.{key}: is set by the other sections; {hint}")
+        if key in _SAMPLING and config.rollout.backend != "vllm":
+            raise UserError(f"trl.{key}: only vLLM reads it; rollout.backend is not vllm")
     if config.trl.get("trust_remote_code"):
         raise UserError("trl.trust_remote_code: models never run code of their own here")
-    return GRPOConfig(**(values | config.trl))

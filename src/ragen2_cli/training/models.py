@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ragen2_cli.envs.session import Style
 from ragen2_cli.errors import UserError, did_you_mean
+from ragen2_cli.training.gpus import as_seen
 
 if TYPE_CHECKING:
     import torch
@@ -157,15 +158,16 @@ def resolve_device(device: str) -> str:
     """
     import torch
 
+    asked, device = device, as_seen(device)
     there = {"cpu": True, "cuda": torch.cuda.is_available()}
     there["mps"] = torch.backends.mps.is_available()
     if device == "auto":
         return next(name for name in ("cuda", "mps", "cpu") if there[name])
     kind, _, number = device.partition(":")
     if kind not in there or (number and not number.isdigit()):
-        raise UserError(f"--device {device}: use auto, cpu, cuda, cuda:N or mps")
+        raise UserError(f"--device {asked}: use auto, cpu, cuda, cuda:N or mps")
     if not there[kind] or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
-        raise UserError(f"--device {device}: not on this machine; use --device auto")
+        raise UserError(f"--device {asked}: not on this machine; use --device auto")
     return device
 
 

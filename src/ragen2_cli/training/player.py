@@ -131,9 +131,7 @@ class Player:
         )
 
 
-def build_player(
-    config: Config, model: Any, loaded: LoadedPolicy, *, fused: bool = True
-) -> Player:
+def build_player(config: Config, model: Any, loaded: LoadedPolicy, *, fused: bool = True) -> Player:
     """Put a loaded model (or the trainable wrapper around it) into its config's environment.
 
     Args:

@@ -67,7 +67,7 @@ def start(
     ):
         try:
             return _Run(config, run, loaded, progress).train(None)
-        except UserError:
+        except Exception:
             if not run.rollout_steps():  # failed before its first step: nothing to go on from
                 run.discard()
             raise

@@ -12,10 +12,12 @@ from transformers import set_seed
 from transformers.utils import logging as transformers_logging
 
 from ragen2_cli.config import Config
+from ragen2_cli.training.gpus import show_one
 
 
 def prepare(config: Config) -> None:
-    """Set threads, seed every generator of this process, and quieten the libraries' chatter."""
+    """Choose the GPU, set threads, seed every generator, and quieten the libraries' chatter."""
+    show_one(config.model.device)
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|peft)\.")
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
