@@ -217,6 +217,27 @@ def test_wrong_use_is_one_line(doors, arguments, message):
         invoke(doors.log, *arguments)
 
 
+OPENING = "Okay, so I need to figure out how to "
+
+
+@pytest.mark.parametrize("opening", [OPENING, ""])
+def test_healthy_texts_that_name_their_prompt_late_are_no_collapse(tmp_path, opening):
+    # The same ten words, or eight drawn freely, and then the prompt: the first 8 tell nothing.
+    rng = np.random.default_rng(0)
+    lines = [
+        {"step": step, "prompt": f"p{i // 8}", "reward": float(i % 2),
+         "completion": opening + " ".join(f"w{w}" for w in rng.integers(0, 9, 8)) + f" p{i // 8}"}
+        for step in range(1, 7)
+        for i in range(64)
+    ]  # fmt: skip
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    verdict = diagnose_path(path, Choice(), Scoring(), Thresholds()).verdict
+    assert verdict["regime"] == "not enough data"
+    assert "at chance level from the start" in verdict["reasons"][0]
+    assert verdict["next_step"].startswith(f"ragen2 diagnose {path} --model NAME")
+
+
 def test_a_sharp_fall_in_length_and_dead_groups_are_warned_about(tmp_path):
     lines = [
         {"step": step, "prompt": f"p{i // 4}", "completion": "word " * (40 if step < 3 else 5),

@@ -100,6 +100,40 @@ def test_the_same_words_for_everybody_are_a_low_entropy_collapse():
     assert "same for every prompt" in verdict.reasons[0]
 
 
+FIXED = text(1, 0.0, None, 0.0, unique=1 / 64)  # "Okay, so I need to figure out how ..." 64 times
+LATE = text(1, 0.01, 0.4, 2.0, unique=1.0)  # words of its own, its prompt named after them
+
+
+@pytest.mark.parametrize(
+    ("series", "reason"),
+    [
+        ([FIXED, FIXED], "same for every prompt: at chance level from the start"),
+        ([LATE, LATE], "prefix_mi_zscore 0.4 against 2 by chance: at chance level from the start"),
+        # The fourth word tells the prompt, every word of an opening is fixed: entropy 0 against 0.
+        ([text(1, 0.5, 30, 0.0), text(2, 0.5, 30, 0.0)], "0 at first: a fixed opening"),
+        # All of the 1 standard deviation may be chance: 0.4, 0.4, 1.4 to -0.6.
+        ([LATE, LATE, text(3, 0.01, -0.6, 2.0)], "at chance level from the start"),
+    ],
+)
+def test_first_words_alone_prove_no_collapse_by_their_level(series, reason):
+    verdict = judge(series)
+    assert verdict.regime == NOT_ENOUGH
+    assert reason in verdict.reasons[0]
+    assert "--model" in verdict.reasons[0]
+
+
+def test_first_words_above_chance_after_a_start_at_chance_are_information():
+    # 0.5 of 1 would be a fall, but the 1 was chance.
+    series = [text(1, 1.0, 0.5, 2.0), text(2, 0.4, 9.0, 2.0)]
+    assert judge(series).regime == "diverse"
+
+
+def test_a_score_that_only_wavers_about_the_limit_is_no_fall():
+    # 1.9 is not below half of 2.1, 1.0 is.
+    assert judge([text(1, 1, 2.1, 1), text(2, 1, 1.9, 1)]).regime == "diverse"
+    assert judge([text(1, 1, 2.1, 1), text(2, 1, 1.0, 1)]).regime == "template collapse"
+
+
 def test_a_run_that_starts_at_chance_is_not_called_diverse():
     series = [scored(step, 0.01, 2.0, retrieval=0.13) for step in (1, 2, 3)]
     assert judge(series).regime == "template collapse"

@@ -122,6 +122,10 @@ def _next_step(verdict: dict[str, Any], path: Path, *, own_run: bool) -> str:
     from ragen2_cli.runs import RunDirectory
 
     where = shlex.quote(str(path))
+    if verdict["regime"] == "not enough data" and verdict["basis"] == "text":
+        policy = "--checkpoint 0" if own_run else "--model NAME"
+        if verdict["measurements"] > 1:  # enough of them: it is the first words that do not tell
+            return f"ragen2 diagnose {where} {policy}  # score whole reasonings with the policy"
     if verdict["regime"] not in ("diverse", "compressed"):
         advice: str = verdict["next_step"]
         return advice

@@ -21,6 +21,7 @@ from ragen2_cli.core.collapse import add_ema
 from ragen2_cli.errors import counted
 
 NOT_ENOUGH = "not enough data"
+_LATER = "the text may depend on its prompt after its first words, which --model would tell"
 COLLAPSES = frozenset({"template collapse", "low-entropy collapse"})
 REGIMES = {
     (True, True): "diverse",
@@ -50,7 +51,10 @@ class Thresholds:
         share: An axis is low below this share of the run's own first measurements.
         window: First and last measurements that are averaged, at most (never overlapping).
         chance_deviations: Information is low when it is within so many standard deviations of
-            chance: of retrieval (binomial) or, without a model, of shuffled prompts.
+            chance: of retrieval (binomial) or, without a model, of shuffled prompts, and was not
+            at first.
+        opening: Nats a word: with less entropy of the first words at first they are a fixed
+            opening, and nothing is judged by them.
         rows: Fewest rows of a measurement.
         patience: Measurements in a row for a warning.
         fall: Share by which the smoothed z-score must have fallen over those measurements, and MI
@@ -63,6 +67,7 @@ class Thresholds:
     share: float = 0.5
     window: int = 3
     chance_deviations: float = 2.0
+    opening: float = 0.05
     rows: int = 16
     patience: int = 3
     fall: float = 0.2
@@ -103,8 +108,10 @@ def judge(series: Sequence[Mapping[str, Any]], limits: Thresholds | None = None)
 
     A series with cross-scoring metrics is judged by ``mi_estimate``, ``retrieval_accuracy`` and
     ``conditional_entropy``; one without by ``prefix_mi``, ``prefix_mi_zscore`` and
-    ``prefix_conditional_entropy``. Measurements of fewer than ``limits.rows`` rows or without
-    these metrics are left out.
+    ``prefix_conditional_entropy``. First words alone prove no collapse by their level, since a
+    text may open alike whatever follows: information is low only after a fall from above chance,
+    and nothing is judged when the opening was fixed or at chance from the start. Measurements of
+    fewer than ``limits.rows`` rows or without these metrics are left out.
     """
     limits = limits or Thresholds()
     scored = [row for row in series if row.get("mi_estimate") is not None]
@@ -126,6 +133,10 @@ def judge(series: Sequence[Mapping[str, Any]], limits: Thresholds | None = None)
         )
     name = "conditional_entropy" if basis == "cross-scoring" else "prefix_conditional_entropy"
     first, last = _ends([row[name] for row in usable], limits)
+    if basis == "text" and first < limits.opening:
+        return _undecided(
+            basis, usable, f"{name} {first:.3g} at first: a fixed opening; {_LATER}; {why_mi}"
+        )
     low_entropy = last < limits.share * first or first < 1e-3
     why_entropy = (
         f"{name} {last:.3g} against {first:.3g} at first: "
@@ -181,7 +192,8 @@ def _information(
     last = usable[-1]
     name = "mi_estimate" if basis == "cross-scoring" else "prefix_mi"
     baseline, value = _ends([row[name] for row in usable], limits)
-    fallen = len(usable) > 1 and value < limits.share * baseline
+    below = fallen = len(usable) > 1 and value < limits.share * baseline
+    wavers = False  # about the limit, rather than fallen to chance
     if basis == "cross-scoring":
         accuracy, chance = last["retrieval_accuracy"], last["retrieval_chance"]
         band = limits.chance_deviations * sqrt(chance * (1 - chance) / last["scored_rows"])
@@ -193,12 +205,18 @@ def _information(
             return {}, None, "nearly every text starts with words of its own: nothing to compare"
         # Undefined with few different texts: they are the same words whatever the prompt.
         at_chance = score is None or score <= limits.chance_deviations
+        start = _ends([row["prefix_mi_zscore"] or 0.0 for row in usable], limits)[0]
         accuracy, chance = score, 0.0
         against = (
             "the first words are the same for every prompt"
             if score is None
             else f"prefix_mi_zscore {score:.1f} against {limits.chance_deviations:g} by chance"
         )
+        if start <= limits.chance_deviations:
+            if at_chance:
+                return {}, None, f"{against}: at chance level from the start; {_LATER}"
+            fallen = False  # it has risen above chance
+        wavers = score is not None and score >= limits.share * start
     numbers = {
         "value": value,
         "baseline": baseline if len(usable) > 1 else None,
@@ -209,11 +227,11 @@ def _information(
     own = f"{name} {value:.3g}"
     if len(usable) > 1:
         own += (
-            f" against {baseline:.3g} at first: {'below' if fallen else 'not below'} "
+            f" against {baseline:.3g} at first: {'below' if below else 'not below'} "
             f"{limits.share:.0%}"
         )
     level = "at chance level" if at_chance else "above chance"
-    return numbers, fallen or at_chance, f"{own}; {against}: {level}"
+    return numbers, fallen or (at_chance and not wavers), f"{own}; {against}: {level}"
 
 
 class CollapseWatch:
