@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -224,6 +226,47 @@ def test_a_damaged_log_is_read_or_refused(
 def test_any_rows_of_a_log_are_read_or_refused(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data, said = attempt(lambda: read_log(path, Choice()))
+    assert said or isinstance(data, LogData)
+
+
+HUGE = st.sampled_from([10**400, -(10**400), 1e308, True, "True", "1e999"])
+
+
+@given(st.lists(st.fixed_dictionaries({
+    "prompt": st.sampled_from(["a", "b"]), "completion": st.just("x"), "reward": HUGE | SCALARS,
+    "first": HUGE, "uid": SCALARS, "split": SCALARS, "advantage": HUGE,
+}), min_size=1, max_size=6), st.booleans())  # fmt: skip
+@settings(BOUNDED, max_examples=150)
+def test_any_numbers_and_ids_are_read_or_refused(
+    tmp_path: Path, rows: list[dict[str, Any]], named: bool
+) -> None:
+    for row in rows if named else ():
+        row["total"] = row.pop("reward")
+    path = tmp_path / "log.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    choice = Choice(rewards=("total", "first")) if named else Choice()
+    data, said = attempt(lambda: read_log(path, choice))
+    assert said or all(len(found) for found in data.steps.values())
+
+
+@given(TREES, TREES)
+@settings(BOUNDED, max_examples=150)
+def test_any_table_of_json_is_read_or_refused(tmp_path: Path, names: Any, lines: Any) -> None:
+    path = tmp_path / "log.json"
+    path.write_text(json.dumps({"columns": names, "data": lines}))
+    data, said = attempt(lambda: read_log(path, Choice()))
+    assert said or isinstance(data, LogData)
+
+
+@given(*DAMAGE)
+@settings(BOUNDED, max_examples=150)
+def test_a_damaged_parquet_log_is_read_or_refused(
+    tmp_path: Path, where: float, kind: str, noise: bytes
+) -> None:
+    path = tmp_path / "log.parquet"
+    pq.write_table(pa.Table.from_pylist(LOG * 20), path, compression="none", use_dictionary=False)
+    path.write_bytes(damaged(path.read_bytes(), where, kind, noise))
     data, said = attempt(lambda: read_log(path, Choice()))
     assert said or isinstance(data, LogData)
 

@@ -49,6 +49,54 @@ def infer_grouping(prompts_by_step: Sequence[Sequence[int]], told: int | None) -
     return Grouping(1, "no prompt repeats within a step: groups of one row, without a spread")
 
 
+def named_groups(
+    steps: Sequence[tuple[Sequence[object], Sequence[int]]], column: str, *, told: bool
+) -> tuple[list[list[str]] | None, str]:
+    """Return the group of each row of each step by a logged column, and one line about it.
+
+    Rows without an id are grouped by their prompts, among themselves. None instead of groups:
+    every row is without one, or, unless the user named the column, no id occurs twice in a step
+    although a prompt does (ids of rows, not of groups).
+
+    Args:
+        steps: Ids and prompt identities of the rows of each step.
+        column: Its name.
+        told: The user named it.
+    """
+    missing = [[_missing(one) for one in ids] for ids, _ in steps]
+    if all(map(all, missing)):
+        return None, f"column '{column}' is empty and was ignored"
+    names = [[str(one) for one in ids] for ids, _ in steps]
+    present = [
+        [name for name, gone in zip(*pair, strict=True) if not gone]
+        for pair in zip(names, missing, strict=True)
+    ]
+    if not told and not any(map(_repeats, present)) and any(_repeats(p) for _, p in steps):
+        return None, f"column '{column}' differs in every row though prompts repeat: ignored"
+    rest = [
+        [prompt for prompt, gone in zip(prompts, flags, strict=True) if gone]
+        for (_, prompts), flags in zip(steps, missing, strict=True)
+    ]
+    said = f"groups by column '{column}'"
+    count = sum(map(len, rest))
+    if count:
+        grouping = infer_grouping(rest, None)
+        said += f"; {counted(count, 'row')} without one: {grouping.said}"
+        for name, flags, prompts in zip(names, missing, rest, strict=True):
+            groups = iter(assign_groups(prompts, grouping))
+            for place in (place for place, gone in enumerate(flags) if gone):
+                name[place] = f"without {column} {next(groups)}"
+    return names, said
+
+
+def _missing(value: object) -> bool:
+    return value is None or value == "" or value != value  # NaN
+
+
+def _repeats(values: Sequence[object]) -> bool:
+    return len(set(values)) < len(values)
+
+
 def assign_groups(prompts: Sequence[int], grouping: Grouping) -> list[int]:
     """Return the group number of each row of one step."""
     if grouping.size is None:

@@ -7,6 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from ragen2_cli.errors import UserError, did_you_mean
+from ragen2_cli.logs.files import TRUTH
 
 PROMPT = ("prompt", "input", "prompts", "query", "question")
 COMPLETION = ("completion", "output", "completions", "response", "generation")
@@ -66,11 +67,12 @@ def find_layout(
     """Decide which column is what.
 
     Prompt, completion, step, group and mode go by their usual names. Rewards: ``--reward``; else a
-    column with a usual name (reward, score, return). Else, with an advantage column as TRL writes
-    it, float columns between completion and advantage: reward functions come first, extra columns
-    after them, so the longest leading part whose sum explains the logged advantages of the sample
-    (within a group they are proportional), or all of them when none does, and that is said. Else
-    every numeric column with "reward" in its name. "advantage" is never a reward.
+    column with a usual name (reward, score, return), of numbers or else of booleans. Else, with an
+    advantage column as TRL writes it, float columns between completion and advantage: reward
+    functions come first, extra columns after them, so the longest leading part whose sum explains
+    the logged advantages of the sample (within a group they are proportional), or all of them when
+    none does, and that is said. Else every numeric column with "reward" in its name.
+    "advantage" is never a reward.
 
     Args:
         kinds: Column to kind, in file order (see ``files.columns``), over all files.
@@ -149,9 +151,10 @@ def _rewards(
 ) -> tuple[tuple[str, ...], str]:
     known = {*PROMPT, *COMPLETION, *STEP, *GROUP, *MODE, *ADVANTAGE, prompt, completion}
     numeric = [n for n, kind in kinds.items() if kind in ("float", "int") and n not in known]
-    usual = next((name for name in REWARD if name in numeric), None)
-    if usual:
-        return (usual,), "by its name"
+    for wanted in (("float", "int"), ("bool",)):
+        usual = next((name for name in REWARD if kinds.get(name) in wanted), None)
+        if usual:
+            return (usual,), "by its name"
     order = list(kinds)
     advantage = _usual(ADVANTAGE, kinds)
     if advantage is not None:
@@ -177,17 +180,17 @@ def _explains(
     for _, run in groupby(sample, key=lambda row: str(row.get(prompt))):
         pairs = []
         for row in run:
-            values = [finite_number(row.get(name)) for name in names]
+            value = total([finite_number(row.get(name)) for name in names])
             target = finite_number(row.get(advantage))
-            if not (math.isnan(target) or all(map(math.isnan, values))):
-                pairs.append((math.fsum(v for v in values if not math.isnan(v)), target))
+            if not (math.isnan(target) or math.isnan(value)):
+                pairs.append((value, target))
         if len(pairs) < 2:
             continue
         mean_r = sum(r for r, _ in pairs) / len(pairs)
         mean_a = sum(a for _, a in pairs) / len(pairs)
         together = sum((r - mean_r) * (a - mean_a) for r, a in pairs)
-        run_r = sum((r - mean_r) ** 2 for r, _ in pairs)
-        run_a = sum((a - mean_a) ** 2 for _, a in pairs)
+        run_r = sum((r - mean_r) * (r - mean_r) for r, _ in pairs)  # ** raises where * overflows
+        run_a = sum((a - mean_a) * (a - mean_a) for _, a in pairs)
         # Scaling differs between groups, so each group is judged by its own correlation.
         if run_r > 1e-12 or run_a > 1e-12:
             if run_r <= 1e-12 or run_a <= 1e-12 or together < 0.99 * math.sqrt(run_r * run_a):
@@ -202,9 +205,27 @@ def finite_number(value: Any) -> float:
         return math.nan
     try:
         result = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return math.nan
     return result if math.isfinite(result) else math.nan
+
+
+def reward_number(value: Any) -> float:
+    """Return ``finite_number``, and 1 or 0 for a boolean or the word that a CSV writes for it."""
+    if isinstance(value, bool):
+        return float(value)
+    if isinstance(value, str) and value.lower() in TRUTH:
+        return TRUTH[value.lower()]
+    return finite_number(value)
+
+
+def total(values: Sequence[float]) -> float:
+    """Return the sum of the numbers among the values, NaN where there is none or it overflows."""
+    scored = [value for value in values if not math.isnan(value)]
+    try:
+        return finite_number(math.fsum(scored)) if scored else math.nan
+    except OverflowError:
+        return math.nan
 
 
 def parse_columns(text: str) -> dict[str, str]:

@@ -3,7 +3,7 @@
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -13,9 +13,18 @@ from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, pattern_text
 from ragen2_cli.core.degeneration import ungrounded_facts
 from ragen2_cli.core.surface import PREFIX_POSITIONS
 from ragen2_cli.errors import UserError
-from ragen2_cli.logs.files import BrokenFile, LogFile, Row, columns, find_files, rows
-from ragen2_cli.logs.grouping import assign_groups, infer_grouping
-from ragen2_cli.logs.layout import Choice, Layout, find_layout, finite_number
+from ragen2_cli.logs.files import (
+    BrokenFile,
+    LogFile,
+    Row,
+    columns,
+    find_files,
+    merge_kinds,
+    mode_of,
+    rows,
+)
+from ragen2_cli.logs.grouping import assign_groups, infer_grouping, named_groups
+from ragen2_cli.logs.layout import Choice, Layout, find_layout, finite_number, reward_number, total
 from ragen2_cli.logs.texts import (
     messages_of,
     plain_text,
@@ -71,6 +80,7 @@ class _Step:
     prefixes: list[tuple[str, ...]] = field(default_factory=list)
     patterns: list[tuple[str, str, float | None]] = field(default_factory=list)
     groups: list[Any] = field(default_factory=list)
+    scored: set[str] = field(default_factory=set)
     digest: Any = field(default_factory=lambda: blake2b(digest_size=16))
 
 
@@ -101,6 +111,9 @@ def read_log(path: Path, choice: Choice, progress: Progress | None = None) -> Lo
     if not any(step.prompts for step in steps.values()):
         left = ", ".join(f"{count} {reason}" for reason, count in data.skipped.items())
         raise UserError(f"{path}: no rows to diagnose{f' ({left})' if left else ''}")
+    for name in {*choice.rewards, *filter(None, [choice.columns.get("reward")])}:
+        if not any(name in step.scored for step in steps.values()):
+            raise UserError(f"{path}: '{name}' is no reward: it has a number in no row")
     _finish(data, steps, layout, choice)
     return data
 
@@ -131,11 +144,7 @@ def _open(
             data.skipped["JSON files that are no completion tables"] += 1
             continue
         files.append(file)
-        for name, kind in seen.items():
-            # A column may be all null in one file, and whole numbers in another.
-            if kinds.get(name, "null") in ("null", "int") and kind != "null":
-                kinds[name] = kind
-            kinds.setdefault(name, kind)
+        merge_kinds(kinds, seen)
     if not files or not kinds:
         raise UserError(f"{path}: {'no readable log' if not files else 'empty, no columns'}")
     layout = find_layout(kinds, choice, _sample(files[0]), texts_alone=texts_alone)
@@ -172,7 +181,8 @@ def _usable(
         for row in rows(file, layout.names):
             data.rows_read += 1
             mode = row.get(layout.mode) if layout.mode else None
-            if choice.mode != "all" and mode is not None and choice.mode not in str(mode).lower():
+            told = choice.mode if mode in (None, "") else mode_of(str(mode)) or "train"
+            if choice.mode not in ("all", told):
                 data.skipped[f"rows of another mode than {choice.mode}"] += 1
                 continue
             value = row.get(layout.step) if layout.step else file.step
@@ -202,11 +212,11 @@ def _add(
     if prompt is None or completion is None or not turns:
         data.skipped["rows without a prompt or a completion"] += 1
         return
-    values = [weight * finite_number(row.get(name)) for name, weight in layout.rewards]
-    scored = [value for value in values if value == value]  # not NaN
-    if not scored:
+    values = {name: weight * reward_number(row.get(name)) for name, weight in layout.rewards}
+    step.scored |= {name for name, value in values.items() if not math.isnan(value)}
+    reward = total(list(values.values()))
+    if math.isnan(reward):
         data.skipped["rewards that are no number (row kept without a score)"] += 1
-    reward = math.fsum(scored) if scored else math.nan
     reasoning = reasoning_of(turns)
     key = prompt_key(messages_of(prompt))
     words = reasoning.text.split()
@@ -237,9 +247,14 @@ def _finish(data: LogData, steps: dict[int, _Step], layout: Layout, choice: Choi
         else:
             kept[number] = steps[number]
         previous = digest
-    by_group = layout.group is not None and choice.group_size is None
     grouping = infer_grouping([step.prompts for step in kept.values()], choice.group_size)
-    data.said.append(f"groups by column '{layout.group}'" if by_group else grouping.said)
+    named: list[list[str]] | None = None
+    if layout.group and choice.group_size is None:
+        ids = [(step.groups, step.prompts) for step in kept.values()]
+        named, said = named_groups(ids, layout.group, told="group" in choice.columns)
+        data.said.append(said)
+    if named is None:
+        data.said.append(grouping.said)
     marks = 0
     for step in kept.values():
         for mark in step.marks:
@@ -248,9 +263,9 @@ def _finish(data: LogData, steps: dict[int, _Step], layout: Layout, choice: Choi
     if not valid_bit:
         data.said.append("no think or answer tags: whole completions are taken as reasoning")
     found: dict[int, list[LogRow]] = {}
-    for number, step in kept.items():
-        groups = step.groups if by_group else assign_groups(step.prompts, grouping)
-        if not by_group and grouping.size:
+    for index, (number, step) in enumerate(kept.items()):
+        groups = named[index] if named else assign_groups(step.prompts, grouping)
+        if named is None and grouping.size:
             short = sum(size != grouping.size for size in Counter(groups).values())
             if short:
                 data.skipped["groups of another size (kept)"] += short
@@ -258,7 +273,9 @@ def _finish(data: LogData, steps: dict[int, _Step], layout: Layout, choice: Choi
     data.steps = found
 
 
-def _log_rows(number: int, step: _Step, groups: list[Any], valid_bit: int) -> Iterator[LogRow]:
+def _log_rows(
+    number: int, step: _Step, groups: Sequence[object], valid_bit: int
+) -> Iterator[LogRow]:
     for index, prefix in enumerate(step.prefixes):
         known = index < len(step.patterns)
         text, tag, facts = step.patterns[index] if known else (None, None, None)
