@@ -32,8 +32,8 @@ def step(prompts: int, group_size: int, folder: Path) -> dict[str, float]:
     from ragen2_cli.training import run as training
     from ragen2_cli.training.player import Player, build_player
 
-    def scripted(*arguments: Any) -> Player:
-        player = build_player(*arguments)
+    def scripted(*arguments: Any, **keywords: Any) -> Player:
+        player = build_player(*arguments, **keywords)
         player.policy = ScriptedPolicy(player.template, write)
         return player
 

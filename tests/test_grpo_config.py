@@ -28,7 +28,7 @@ def translated(trl: dict[str, Any], **flags: Any) -> GRPOConfig:
         ("beta", "set algorithm.kl"),
         ("learning_rate", "set optimizer.lr"),
         ("num_iterations", "set algorithm.iterations"),
-        ("max_completion_length", "set rollout.max_new_tokens"),
+        ("max_completion_length", "set rollout.context_limit or algorithm.length_norm"),
         ("entropy_target", "set algorithm.entropy_target"),
         ("gradient_checkpointing", "set model.gradient_checkpointing"),
         ("bf16", "set model.dtype"),

@@ -144,6 +144,12 @@ class AlgorithmConfig(Section):
     entropy_target: float | None = Field(
         None, ge=0, description="turn on TRL's adaptive coefficient with this target, in nats"
     )
+    length_norm: int = Field(
+        0,
+        ge=0,
+        description="tokens that dr-grpo divides a row by; 0: 2048, or max_turns x max_new_tokens"
+        " if that is more, within the context",
+    )
     iterations: int = Field(1, ge=1, description="updates on each batch of rollouts")
     advantage: Literal["group", "gae"] = Field(
         "group", description="relative to the group, or token by token against a critic"

@@ -4,6 +4,7 @@ X is all token ids before a turn's sampled ids (they end with the prompt's openi
 the turn's reasoning: its sampled ids up to the closing think tag, the tag left out.
 """
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from ragen2_cli.core.batches import PATTERN_ROWS, LogRow, batch_metrics, episode
 from ragen2_cli.core.collapse import Marginal, cross_scoring_metrics
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
+from ragen2_cli.training.models import context_length
 from ragen2_cli.training.scoring import Ids, cross_logprobs
 
 Sampling = Literal["first-turn", "trajectory"]
@@ -256,6 +258,6 @@ def _that_fit(model: Any, samples: Sequence[Sample]) -> list[Sample]:
 
     Every reasoning is scored under every context, so both together must fit the model.
     """
-    limit = getattr(model.config, "max_position_embeddings", None) or 2**62
+    limit = context_length(model) or math.inf
     longest = max((len(sample.reasoning) for sample in samples), default=0)
     return [sample for sample in samples if len(sample.context) + longest <= limit]

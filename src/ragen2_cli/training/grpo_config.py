@@ -41,7 +41,7 @@ _INSTEAD = SETTINGS | {
     "output_dir": "--out",
     "per_device_train_batch_size": "rollout.prompts, rollout.group_size",
     "generation_batch_size": "rollout.prompts, rollout.group_size",
-    "max_completion_length": "rollout.max_new_tokens, rollout.context_limit",
+    "max_completion_length": "rollout.context_limit or algorithm.length_norm",
     "use_vllm": "rollout.backend",
     "use_cpu": "model.device",
     "bf16": "model.dtype",

@@ -184,6 +184,12 @@ def resolve_dtype(dtype: Dtype, device: str) -> "torch.dtype":
     return named[dtype]
 
 
+def context_length(model: Any) -> int | None:
+    """Return how many tokens a model's positions reach; None where its config does not say."""
+    config = model.config.get_text_config()  # where it is nested, as in models that see images
+    return config.max_position_embeddings if hasattr(config, "max_position_embeddings") else None
+
+
 def attach_lora(
     model: "PreTrainedModel",
     *,

@@ -6,15 +6,18 @@ from typing import Any
 from ragen2_cli.config import Config
 from ragen2_cli.envs.session import Session, Style
 from ragen2_cli.envs.splits import heldout_seeds, is_silent, train_seeds
+from ragen2_cli.errors import UserError
 from ragen2_cli.rollout.engine import EpisodeId, Trajectory, rollout
 from ragen2_cli.rollout.policies import TransformersPolicy
 from ragen2_cli.rollout.policy import Policy
 from ragen2_cli.rollout.template import ChatTemplate
-from ragen2_cli.training.models import LoadedPolicy
+from ragen2_cli.training.models import LoadedPolicy, context_length
 from ragen2_cli.training.preflight import build_env, limits_of
 from ragen2_cli.training.seeding import episode_seed
 
 MAX_NEW_TOKENS: dict[Style, int] = {"compact": 96, "full": 400}
+LENGTH_NORM = 2048
+"""Tokens that ``dr-grpo`` divides by where episodes cannot sample more."""
 
 
 class Player:
@@ -25,7 +28,7 @@ class Player:
         policy: Who plays.
         template: How messages become token ids.
         style: How the prompts are worded.
-        context_limit: Most tokens of an episode that the model can hold.
+        context_limit: Most tokens of an episode.
     """
 
     def __init__(
@@ -42,14 +45,23 @@ class Player:
         self.template = template
         self.style: Style = style
         self.max_new_tokens = config.rollout.max_new_tokens or MAX_NEW_TOKENS[style]
-        self.context_limit = config.rollout.context_limit or context_limit
+        self.context_limit = context_limit
+        if config.rollout.backend == "vllm" and config.trl.get("vllm_max_model_length"):
+            self.context_limit = min(self.context_limit, config.trl["vllm_max_model_length"])
         self._env = build_env(config)
         self.limits = limits_of(config, self._env)
 
     @property
     def max_completion_length(self) -> int:
-        """Most tokens that the episodes of this player can have after their first prompt."""
-        return self.context_limit
+        """The constant length that ``dr-grpo`` divides a row's loss by.
+
+        ``algorithm.length_norm``, or ``LENGTH_NORM`` and at least what an episode can sample,
+        within the context. A model's whole context (32,768 for Qwen2.5) would only make the task
+        and KL terms that much smaller beside an entropy bonus, divided by its own tokens.
+        """
+        sampled = self.limits.max_turns * self.max_new_tokens
+        derived = min(self.context_limit, max(LENGTH_NORM, sampled))
+        return self.config.algorithm.length_norm or derived
 
     def next_boards(self, cursor: int, count: int) -> tuple[list[int], int]:
         """Return the seeds of the next training prompts and the cursor after them."""
@@ -140,7 +152,16 @@ def build_player(config: Config, model: Any, loaded: LoadedPolicy, *, fused: boo
         loaded: What it was loaded with.
         fused: Whether a small model may be sampled from past its own ``forward``; not where that
             runs under autocast.
+
+    Raises:
+        UserError: Neither the model nor ``rollout.context_limit`` says how long an episode may be.
     """
+    limit = config.rollout.context_limit or context_length(loaded.model)
+    if limit is None:
+        raise UserError(
+            f"--model {config.model.name}: its config tells no length of its context; set "
+            "rollout.context_limit"
+        )
     stop = loaded.model.generation_config.eos_token_id
     stop_ids = () if stop is None else stop if isinstance(stop, list) else (stop,)
     return Player(
@@ -148,5 +169,5 @@ def build_player(config: Config, model: Any, loaded: LoadedPolicy, *, fused: boo
         TransformersPolicy(model, fused=fused),
         ChatTemplate(loaded.tokenizer, stop_ids=stop_ids),
         style=loaded.style,
-        context_limit=loaded.model.config.max_position_embeddings,
+        context_limit=limit,
     )

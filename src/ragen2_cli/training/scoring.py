@@ -7,6 +7,7 @@ batch's logits are reduced to one number per token before the next batch starts.
 """
 
 import inspect
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from ragen2_cli.errors import UserError
+from ragen2_cli.training.models import context_length
 
 CPU_BUDGET = 4 * 2**20
 CPU_ROWS = 4
@@ -133,7 +135,7 @@ def _by_length(ids: Ids) -> tuple[int, Ids]:
 def _check_lengths(model: Any, prompts: list[Ids], reasonings: list[Ids]) -> None:
     if any(not prompt for prompt in prompts):
         raise UserError("cannot score after an empty prompt: every prompt needs one token or more")
-    limit = getattr(model.config, "max_position_embeddings", None) or 2**62
+    limit = context_length(model) or math.inf
     longest = max(map(len, prompts), default=0) + max(map(len, reasonings), default=0)
     if longest > limit:
         raise UserError(
