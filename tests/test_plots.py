@@ -6,6 +6,7 @@ nothing to draw says "no data".
 
 import csv
 import json
+import math
 import os
 import subprocess
 import sys
@@ -33,7 +34,7 @@ from ragen2_cli.plots import (
     stochasticity,
     style,
 )
-from ragen2_cli.records import Cell, Episode
+from ragen2_cli.records import Cell, Episode, RunLog
 from ragen2_cli.runs import RunDirectory
 from ragen2_cli.sweeps.folder import SweepDirectory
 
@@ -165,13 +166,64 @@ def test_the_dead_share_figure_has_a_panel_per_regularizer() -> None:
 
 
 def test_stochasticity_levels_and_ceilings() -> None:
-    rows = stochasticity.data(pool(3), {0.0: 1.0})
+    logs = pool(3)
+    slips = [log.config["env"]["stochasticity"] for log in logs]
+    rows = stochasticity.data(logs, [None if slip else 1.0 for slip in slips])
     assert [(r["level"], r["series"], r["ceiling"]) for r in rows][:2] == [
         (0.0, "top-p 0.9", 1.0),
         (0.0, "no filter", 1.0),
     ]
     assert all(r["ceiling"] is None for r in rows if r["level"] == 75.0)
+    assert {r["panel"] for r in rows} == {""}  # the share of silent prompts goes with the level
     stochasticity.draw(rows)
+
+
+def crossed() -> list[RunLog]:
+    """Two levels x two algorithms x three seeds: grpo ends at .40 to .42, dapo at .60 to .62."""
+    return [
+        log(
+            f"{name}-{slip}-{seed}",
+            labels={"stochasticity": str(slip), "algorithm": name},
+            seed=seed,
+            successes=(20, 30, base + seed),
+            config={"algorithm": {"name": name}, "env": {"stochasticity": float(slip)}},
+        )
+        for slip in (0, 50)
+        for name, base in (("grpo", 40), ("dapo", 60))
+        for seed in range(3)
+    ]
+
+
+def test_another_axis_makes_panels_of_stochasticity() -> None:
+    logs = crossed()
+    rows = stochasticity.data(logs, [0.9 if "grpo" in each.name else 0.8 for each in logs])
+    found = [(r["panel"], r["level"], r["n"], r["median"], r["ceiling"]) for r in rows]
+    assert found == [
+        ("algorithm grpo", 0.0, 3, 0.41, 0.9),
+        ("algorithm dapo", 0.0, 3, 0.61, 0.8),
+        ("algorithm grpo", 50.0, 3, 0.41, 0.9),
+        ("algorithm dapo", 50.0, 3, 0.61, 0.8),
+    ]
+    figure = stochasticity.draw(rows)
+    assert len(figure.axes) == 2
+    assert "3 seeds" in series.seeds_text(rows)
+
+
+def test_pooled_settings_are_no_seeds() -> None:
+    # Per level .40 .41 .42 .60 .61 .62: median .51 of six runs, but of three seeds.
+    rows = [r for r in sensitivity.data(crossed()) if r["axis"] == "stochasticity"]
+    assert [(r["n"], r["median"], r["pooled"]) for r in rows] == [(6, 0.51, True)] * 2
+    assert all(math.isnan(r["low"]) and math.isnan(r["coverage"]) for r in rows)
+    assert series.seeds_text(rows) == (
+        "Median over n = 6 runs, other settings pooled: no interval where they differ."
+    )
+    sensitivity.draw(rows)
+    one_arm = sensitivity.data([each for each in crossed() if "dapo" in each.name])
+    assert [(r["n"], r["pooled"]) for r in one_arm] == [(3, False)] * 2
+    # A setting that only the newer run has was the default of the older one.
+    old, new = log(seed=0), log(seed=1)
+    del old.config["critic"]
+    assert not series.mixed([old, new])
 
 
 def test_frozenlake_has_a_ceiling_that_falls_with_slip() -> None:
@@ -183,8 +235,10 @@ def test_frozenlake_has_a_ceiling_that_falls_with_slip() -> None:
         found = figures.ceilings(pool(1))
     finally:
         module.CEILING_BOARDS = few
-    assert found[0.0] == 1.0
-    assert 0.0 < found[75.0] < 1.0
+    still, slips = found[0], found[-1]  # pool: 0 percent first, 75 percent last
+    assert still == 1.0
+    assert 0.0 < slips < 1.0
+    assert found == [still, still, slips, slips]
 
 
 def test_sensitivity_pools_what_was_not_swept_on_its_axis() -> None:
@@ -327,7 +381,7 @@ def test_any_two_looks_differ_without_color() -> None:
 
 
 def test_a_figure_comes_with_its_numbers_and_its_origin(tmp_path: Path) -> None:
-    rows = levels.value_rows({("a", 1): [0.5, None]}, ("series", "level"), series.over_seeds)
+    rows = levels.value_rows({("a", 1): [(log(), 0.5), (log(), None)]}, ("series", "level"))
     file = tmp_path / "deep" / "x.png"
     write_figure(curves.draw([]), rows, file, [tmp_path])
     assert file.read_bytes().startswith(b"\x89PNG")

@@ -42,8 +42,19 @@ def stochasticity(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
 CEILING_BOARDS = 128
 
 
-def ceilings(logs: "Sequence[RunLog]") -> dict[float, float]:
-    """Return the best policy's mean success on held-out boards by slip level, for FrozenLake."""
+def ceilings(logs: "Sequence[RunLog]") -> list[float | None]:
+    """Return the best policy's mean success on held-out boards for each run's environment.
+
+    None where it is not known: it is for FrozenLake that slips. Equal environments are played once.
+    """
+    from ragen2_cli.runs.jsonl import dumps
+
+    texts = [dumps(log.config["env"]) for log in logs]
+    known = {text: _ceiling(log) for text, log in dict(zip(texts, logs, strict=True)).items()}
+    return [known[text] for text in texts]
+
+
+def _ceiling(log: "RunLog") -> float | None:
     from statistics import fmean
 
     from ragen2_cli.config.load import build_config
@@ -51,21 +62,17 @@ def ceilings(logs: "Sequence[RunLog]") -> dict[float, float]:
     from ragen2_cli.envs.splits import heldout_seeds
     from ragen2_cli.training.player import build_env
 
-    found: dict[float, float] = {}
-    for log in logs:
-        config = build_config(log.config)
-        level = config.env.stochasticity
-        if level in found or config.env.kind != "slip" or config.env.name != "frozenlake":
-            continue
-        env = build_env(config)
-        if not isinstance(env, FrozenLake):
-            continue
-        successes = []
-        for seed in heldout_seeds(env, CEILING_BOARDS):
-            env.reset(seed)
-            successes.append(env.ceiling())
-        found[level] = fmean(successes)
-    return found
+    config = build_config(log.config)
+    if config.env.kind != "slip" or config.env.name != "frozenlake":
+        return None
+    env = build_env(config)
+    if not isinstance(env, FrozenLake):
+        return None
+    successes = []
+    for seed in heldout_seeds(env, CEILING_BOARDS):
+        env.reset(seed)
+        successes.append(env.ceiling())
+    return fmean(successes)
 
 
 def spearman(paths: Sequence[Path], step: int | None, say: Say) -> Rows:

@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from ragen2_cli.plots import style
 from ragen2_cli.plots.levels import draw_levels, value_rows
-from ragen2_cli.plots.series import Row, filter_name, other_labels, over_seeds, seeds_text
+from ragen2_cli.plots.series import Row, filter_name, other_labels, seeds_text
 from ragen2_cli.records import RunLog
 
 QUANTITIES = {
@@ -19,20 +19,20 @@ _SHARE_AXES = ("env.dead_share", "dead-share", "dead_share")
 
 def data(logs: Sequence[RunLog]) -> list[Row]:
     """Return one row per quantity, regularizer, dead share and filter, at the end of the runs."""
-    found: dict[tuple[object, ...], list[float | None]] = {}
+    found: dict[tuple[object, ...], list[tuple[RunLog, float | None]]] = {}
     for log in logs:
         panel = other_labels(log, _SHARE_AXES).removeprefix("regularizer ")
         key = (panel, 100 * float(log.config["env"]["dead_share"]), filter_name(log))
         rows = [row for row in log.evaluations if row.decoding == "sampled" and row.step > 0]
         if rows:
             last = max(rows, key=lambda row: row.step)
-            found.setdefault(("success", *key), []).append(last.success)
-            found.setdefault(("entropy", *key), []).append(last.entropy)
+            found.setdefault(("success", *key), []).append((log, last.success))
+            found.setdefault(("entropy", *key), []).append((log, last.entropy))
         measured = [row for row in log.diagnostics if row.get("mi_estimate") is not None]
         if measured:
             newest = max(measured, key=lambda row: row["step"])
-            found.setdefault(("mi_estimate", *key), []).append(float(newest["mi_estimate"]))
-    return value_rows(found, ("quantity", "panel", "level", "series"), over_seeds)
+            found.setdefault(("mi_estimate", *key), []).append((log, float(newest["mi_estimate"])))
+    return value_rows(found, ("quantity", "panel", "level", "series"))
 
 
 def draw(rows: Sequence[Row]) -> Figure:

@@ -7,7 +7,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from ragen2_cli.plots import style
-from ragen2_cli.plots.series import Row
+from ragen2_cli.plots.series import Row, over_runs
+from ragen2_cli.records import RunLog
 
 
 def draw_levels(
@@ -69,12 +70,12 @@ def _text(level: Any) -> str:
 
 
 def value_rows(
-    keyed: dict[tuple[Any, ...], list[float | None]], names: Sequence[str], summary: Any
+    keyed: dict[tuple[Any, ...], list[tuple[RunLog, float | None]]], names: Sequence[str]
 ) -> list[Row]:
-    """Return one row per key with the summary of its values and the values themselves."""
+    """Return one row per key with the median of its runs' values and the values themselves."""
     return [
         dict(zip(names, key, strict=True))
-        | summary(values)
-        | {"values": [value for value in values if value is not None]}
-        for key, values in keyed.items()
+        | over_runs(measured)
+        | {"values": [value for _, value in measured if value is not None]}
+        for key, measured in keyed.items()
     ]

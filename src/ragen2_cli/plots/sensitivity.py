@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from ragen2_cli.plots import style
 from ragen2_cli.plots.levels import draw_levels, value_rows
-from ragen2_cli.plots.series import Row, filter_name, over_seeds, seeds_text
+from ragen2_cli.plots.series import Row, filter_name, seeds_text
 from ragen2_cli.records import RunLog
 
 _NAMES = {
@@ -23,9 +23,10 @@ _NAMES = {
 def data(logs: Sequence[RunLog]) -> list[Row]:
     """Return one row per swept axis, level and filter: n, median final success, interval.
 
-    A run counts on every axis that its sweep varied, with everything else pooled.
+    A run counts on every axis that its sweep varied, with everything else pooled;
+    where other settings differ as well there is no interval over seeds.
     """
-    found: dict[tuple[object, ...], list[float | None]] = {}
+    found: dict[tuple[object, ...], list[tuple[RunLog, float | None]]] = {}
     for log in logs:
         rows = [row for row in log.evaluations if row.decoding == "sampled" and row.step > 0]
         if not rows:
@@ -35,10 +36,10 @@ def data(logs: Sequence[RunLog]) -> list[Row]:
             if axis in ("filter", "filter.strategy"):
                 continue
             series = "one arm per value" if axis in ("top-p", "filter.value") else filter_name(log)
-            found.setdefault((axis, label, series), []).append(success)
+            found.setdefault((axis, label, series), []).append((log, success))
     axes = {key[0] for key in found if len({k[1] for k in found if k[0] == key[0]}) > 1}
     kept = {key: values for key, values in found.items() if key[0] in axes}
-    return value_rows(kept, ("axis", "level", "series"), over_seeds)
+    return value_rows(kept, ("axis", "level", "series"))
 
 
 def _order(level: str) -> tuple[int, float, str]:

@@ -1,7 +1,7 @@
 """From runs to the numbers behind a figure: median over seeds with its interval, by arm."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ragen2_cli.core.medians import median_interval
@@ -55,16 +55,36 @@ def arms(logs: Sequence[RunLog]) -> list[tuple[str, str, list[RunLog]]]:
     return [(panel, series, runs) for (panel, series), runs in found.items()]
 
 
-def over_seeds(values: Sequence[float | None]) -> Row:
-    """Return n, median and interval of one number per run."""
-    result = median_interval(values)
+def over_runs(measured: Sequence[tuple[RunLog, float | None]]) -> Row:
+    """Return n, median and interval of one number per run.
+
+    ``pooled`` says that the runs differ in more than their seed: no interval over seeds then.
+    """
+    result = median_interval([value for _, value in measured])
+    pooled = mixed([log for log, _ in measured])
     return {
         "n": result.n,
         "median": result.estimate,
-        "low": result.low,
-        "high": result.high,
-        "coverage": result.confidence if result.n > 1 else math.nan,
+        "low": math.nan if pooled else result.low,
+        "high": math.nan if pooled else result.high,
+        "coverage": result.confidence if result.n > 1 and not pooled else math.nan,
+        "pooled": pooled,
     }
+
+
+def mixed(logs: Sequence[RunLog]) -> bool:
+    """Whether some of the runs differ in a setting other than the seed."""
+    return any(_differ(logs[0].config, log.config) for log in logs[1:])
+
+
+def _differ(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    # A setting that only one has came with a later version.
+    return any(
+        _differ(one[key], other[key])
+        if isinstance(one[key], Mapping) and isinstance(other[key], Mapping)
+        else one[key] != other[key]
+        for key in (one.keys() & other.keys()) - {"seed", "schema_version"}
+    )
 
 
 def by_step(logs: Sequence[RunLog], measures: dict[str, Measure]) -> list[Row]:
@@ -77,14 +97,14 @@ def by_step(logs: Sequence[RunLog], measures: dict[str, Measure]) -> list[Row]:
     rows: list[Row] = []
     for panel, series, runs in arms(logs):
         for quantity, measure in measures.items():
-            values: dict[int, list[float]] = {}
+            values: dict[int, list[tuple[RunLog, float | None]]] = {}
             for log in runs:
                 for step, value in measure(log):
                     if value is not None and not math.isnan(value):
-                        values.setdefault(step, []).append(value)
+                        values.setdefault(step, []).append((log, value))
             rows += [
                 {"quantity": quantity, "panel": panel, "series": series, "step": step}
-                | over_seeds(values[step])
+                | over_runs(values[step])
                 for step in sorted(values)
             ]
     return rows
@@ -113,6 +133,8 @@ def seeds_text(rows: Sequence[Row]) -> str:
     n = f"{min(counts)}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
     if max(counts) == 1:
         return "n = 1 run per arm: no interval over seeds."
+    if any(row["pooled"] for row in rows):
+        return f"Median over n = {n} runs, other settings pooled: no interval where they differ."
     covered = sorted({f"{row['coverage']:.0%}" for row in rows if row["n"] > 1})
     spans = covered[0] if len(covered) == 1 else f"{covered[0]} to {covered[-1]}"
     return (
