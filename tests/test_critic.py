@@ -195,6 +195,17 @@ def test_chunks_do_not_change_the_step():
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("rows", "passes"), [(1, 4), (2, 2), (None, 1)])
+def test_a_forward_pass_holds_no_more_than_some_of_the_longest_rows(rows, passes):
+    # Four rows of one length L: a bound of L tokens is a row a pass, of 2 L two, and 4096 all.
+    critic, seen = said_something(tiny_model()), []
+    critic.register_forward_pre_hook(lambda _critic, given: seen.append(len(given[0])))
+    batch = {key: value[[0, 0, 0, 0]] for key, value in small_batch().items()}
+    one = CriticLearner(critic, CriticSettings(), 4096, rows_per_forward=rows)
+    one.judge(batch, REWARDS)
+    assert seen == [4 // passes] * passes
+
+
 def test_it_learns_the_returns_and_says_how_well():
     one = learner(epochs=2)
     batch, said = small_batch(), []

@@ -4,13 +4,17 @@ Guarantees: the same values as TRL's own function to 1e-5, and the same gradient
 negative and does not change with padding (case 20); no position without a label is scored.
 """
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import trl
+from accelerate import DistributedType
 from trl import GRPOTrainer
 
 from ragen2_cli import SnrGRPOTrainer
 from ragen2_cli.training.logprobs import chunk_by_length, is_contiguous, score_in_chunks
+from ragen2_cli.training.token_scores import TokenScoresTrainer
 from tiny_trl import Script, config, tiny_model, trainer
 
 SCRIPT = Script([[1, 0, 0, 0]])
@@ -116,6 +120,27 @@ def test_a_mask_with_a_hole_goes_the_parents_way(trainers):
     assert not is_contiguous(mask)
     expected, actual = (scores(built, ids, mask, 8)[0] for built in (plain, ours))
     torch.testing.assert_close(actual, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("processes", "kind", "without_gradient", "with_gradient"),
+    [
+        (1, "NO", False, False),
+        (2, "MULTI_CPU", False, True),
+        (8, "MULTI_GPU", False, True),
+        (8, "FSDP", True, True),
+        (8, "DEEPSPEED", True, True),
+    ],
+)
+def test_whole_copies_need_no_passes_together_without_a_gradient(
+    processes, kind, without_gradient, with_gradient
+):
+    accelerator = SimpleNamespace(num_processes=processes, distributed_type=DistributedType(kind))
+    trainer = SimpleNamespace(accelerator=accelerator)
+    together = TokenScoresTrainer._passes_together.fget
+    assert together(trainer) == with_gradient
+    with torch.no_grad():
+        assert together(trainer) == without_gradient
 
 
 def test_contiguous_masks():

@@ -10,7 +10,7 @@ from ragen2_cli.config import load_config
 from ragen2_cli.envs.session import Style
 from ragen2_cli.errors import UserError
 from ragen2_cli.training.models import LoadedPolicy, context_length
-from ragen2_cli.training.player import Player, build_player
+from ragen2_cli.training.player import Player, _rows_at_once, build_player
 
 
 def player(style: Style, context: int, trl: dict[str, Any] | None = None, **flags: Any) -> Player:
@@ -68,3 +68,22 @@ def test_the_constant_length_is_what_an_episode_can_sample(
     style: Style, context: int, flags: dict[str, Any], length: int
 ) -> None:
     assert player(style, context, **flags).max_completion_length == length
+
+
+@pytest.mark.parametrize(
+    ("device", "flags", "rows"),
+    [
+        ("cpu", {}, None),
+        ("cuda", {}, 64),  # 8 x 8 episodes in a batch
+        ("cuda", {"rollout.group_size": 16}, 128),
+        ("cuda", {"rollout.prompts": 64}, 256),
+        ("cuda", {"rollout.group_size": 2}, 64),
+        ("cuda", {"rollout.max_rows": 12}, 12),
+        ("cpu", {"rollout.max_rows": 300}, 300),
+    ],
+)
+def test_no_more_episodes_at_once_than_train_together(
+    monkeypatch: pytest.MonkeyPatch, device: str, flags: dict[str, Any], rows: int | None
+) -> None:
+    monkeypatch.setattr("ragen2_cli.training.player.resolve_device", lambda _device: device)
+    assert _rows_at_once(load_config(flags=flags)) == rows

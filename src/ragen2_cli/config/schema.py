@@ -68,6 +68,12 @@ class RolloutConfig(Section):
     temperature: float = Field(1.0, gt=0, description="sampling temperature of training rollouts")
     max_new_tokens: int = Field(0, ge=0, description="sampled per turn; 0: by prompt style")
     context_limit: int = Field(0, ge=0, description="tokens of an episode; 0: the model's")
+    max_rows: int = Field(
+        0,
+        ge=0,
+        description="episodes that are sampled at once, held-out ones too; 0: 64 on a CPU, on a GPU"
+        " as many as in a batch, 64 to 256",
+    )
 
 
 class FilterConfig(Section):

@@ -104,11 +104,14 @@ class CreditTrainer(SnrGRPOTrainer):
         if critic is not None and self.rules_of_credit.settings is not None:
             # Only autocast, where the policy has it: nothing is wrapped for distribution.
             critic.backbone = self.accelerator.prepare_model(critic.backbone, evaluation_mode=True)
+            # A GPU's memory holds a micro-batch of the policy; a CPU's is no bound.
+            on_cpu = self.accelerator.device.type == "cpu"
             self.learner = CriticLearner(
                 critic,
                 self.rules_of_credit.settings,
                 self.tokens_per_forward,
                 self.accelerator.reduce,
+                None if on_cpu else self.args.per_device_train_batch_size,
             )
         if self.rules_of_credit.credit == "bi-level" and self.learner is None:
             raise UserError("credit: bi-level needs a critic; use --algorithm ppo")

@@ -76,6 +76,7 @@ class CriticLearner:
         settings: CriticSettings,
         tokens_per_forward: int = 4096,
         reduce: Callable[[Tensor], Tensor] = lambda tensor: tensor,
+        rows_per_forward: int | None = None,
     ) -> None:
         """Learn with ``settings``.
 
@@ -84,6 +85,8 @@ class CriticLearner:
             settings: How.
             tokens_per_forward: Padded tokens in one forward pass.
             reduce: Sums a tensor over all processes.
+            rows_per_forward: A forward pass has no more tokens than so many of a batch's longest
+                rows; None for no such bound.
 
         Raises:
             UserError: A setting out of its range.
@@ -91,7 +94,7 @@ class CriticLearner:
         if settings.epochs < 1:
             raise UserError(f"critic.epochs: at least 1 is needed, got {settings.epochs}")
         self.critic, self.settings, self._reduce = critic, settings, reduce
-        self._tokens = tokens_per_forward
+        self._tokens, self._rows = tokens_per_forward, rows_per_forward
         self._parameters = list(critic.trained().values())
         self._adam = torch.optim.Adam(self._parameters, lr=settings.lr, betas=(0.9, settings.beta2))
 
@@ -116,7 +119,9 @@ class CriticLearner:
         own = turn_N_C != NO_TURN
         total = float(self._sum([own.sum()])[0])
         loss_sum, norm = 0.0, 0.0
-        chunks = chunk_by_length(row_lengths(batch).tolist(), self._tokens)
+        lengths = row_lengths(batch).tolist()
+        most = self._tokens if self._rows is None else self._rows * max(lengths, default=0)
+        chunks = chunk_by_length(lengths, min(self._tokens, most))
         for epoch in range(self.settings.epochs if total else 0):
             for rows in chunks:
                 part = trim_padding(take_rows(batch, torch.tensor(rows)))

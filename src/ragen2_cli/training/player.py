@@ -11,7 +11,7 @@ from ragen2_cli.rollout.engine import EpisodeId, Trajectory, rollout
 from ragen2_cli.rollout.policies import TransformersPolicy
 from ragen2_cli.rollout.policy import Policy
 from ragen2_cli.rollout.template import ChatTemplate
-from ragen2_cli.training.models import LoadedPolicy, context_length
+from ragen2_cli.training.models import LoadedPolicy, context_length, resolve_device
 from ragen2_cli.training.preflight import build_env, limits_of
 from ragen2_cli.training.seeding import episode_seed
 
@@ -166,8 +166,18 @@ def build_player(config: Config, model: Any, loaded: LoadedPolicy, *, fused: boo
     stop_ids = () if stop is None else stop if isinstance(stop, list) else (stop,)
     return Player(
         config,
-        TransformersPolicy(model, fused=fused),
+        TransformersPolicy(model, max_rows=_rows_at_once(config), fused=fused),
         ChatTemplate(loaded.tokenizer, stop_ids=stop_ids),
         style=loaded.style,
         context_limit=limit,
     )
+
+
+def _rows_at_once(config: Config) -> int | None:
+    """Return how many episodes are sampled together: evaluation must fit where training does.
+
+    None leaves it to the policy.
+    """
+    if config.rollout.max_rows or resolve_device(config.model.device) == "cpu":
+        return config.rollout.max_rows or None
+    return min(256, max(64, config.rollout.prompts * config.rollout.group_size))

@@ -60,9 +60,7 @@ class TokenScoresTrainer(GRPOTrainer):
             scores: Scores = parent(scorer, ids, mask, wanted.shape[1], **flags)
             return scores
 
-        # With several processes, or a loss over all of a router's tokens, one pass for all rows:
-        # collective operations must come in equal numbers.
-        whole = self.accelerator.num_processes > 1 or compute_aux_loss
+        whole = self._passes_together or compute_aux_loss  # the loss of a router is over all tokens
         budget = input_ids.numel() if whole else self.tokens_per_forward
         logps, entropies, aux_loss = score_in_chunks(
             score, input_ids, attention_mask, logits_to_keep, budget, states
@@ -71,6 +69,18 @@ class TokenScoresTrainer(GRPOTrainer):
             weight = self._entropy_weight
             entropies.register_hook(lambda gradient: gradient * weight)
         return logps, entropies, aux_loss
+
+    @property
+    def _passes_together(self) -> bool:
+        """Whether all processes must make the same number of forward passes now.
+
+        Sharded weights are put together in each of them. Whole copies (DDP) only exchange
+        gradients, after one forward pass; without a gradient every process goes its own way.
+        """
+        if self.accelerator.num_processes == 1:
+            return False
+        copies = self.accelerator.distributed_type.value.startswith("MULTI_")
+        return not copies or torch.is_grad_enabled()
 
     def _score_tokens(self, model: Any, batch: Batch, compute_entropy: bool = False) -> Tensor:
         """Log-probabilities of the completions, or entropies, without a gradient."""
