@@ -88,6 +88,7 @@ def test_dry_run_prints_only_json() -> None:
         (["train", "--config", "nowhere.toml"], "nowhere.toml"),
         (["train", "--resume"], "no run"),
         (["show", "nowhere"], "nowhere"),
+        (["diagnose", "x" * 300], "File name too long"),
         (["evaluate"], "run"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,

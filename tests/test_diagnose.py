@@ -208,6 +208,8 @@ def test_markup_in_paths_and_columns_is_shown_literally(tmp_path):
         (["--mode", "trian"], r"--mode trian \(did you mean 'train'"),
         (["--sampling", "x"], "--sampling x: use first-turn, trajectory"),
         (["--reward-weights", "a"], "'a' is not a number"),
+        (["--watch", "--json", "--low-share", "0.5"], "takes no --low-share, --json"),
+        (["--plot", "x.foo"], "--plot x.foo: Format 'foo' is not supported"),
         (["--checkpoint", "5"], "--checkpoint goes with a run folder"),
         (["--model", "embedded", "--step", "99"], "--step 99: not in the log; it has steps 1, 2"),
     ],

@@ -16,13 +16,15 @@ from typer.testing import CliRunner
 from log_helpers import log, write
 from log_helpers import step as one_step
 from ragen2_cli.app import app
+from ragen2_cli.commands.entropy import read
 from ragen2_cli.core.courses import PatternRates, SpokenTurn
 from ragen2_cli.errors import UserError
 from ragen2_cli.logs import Choice
 from ragen2_cli.logs.courses import read_course
 from ragen2_cli.logs.spoken import TagRule, of_row
 from ragen2_cli.plots import separation
-from ragen2_cli.records import Turn
+from ragen2_cli.records import Cell, Turn
+from ragen2_cli.sweeps.folder import SweepDirectory
 from test_eruption import POINTS, SERIES, T, eruptions
 from test_runs import an_episode
 
@@ -136,6 +138,27 @@ def test_tables_of_other_tools(tmp_path):
     assert found["verdict"] == "spike"
     with pytest.raises(UserError, match=r"no table with that column.*columns seen: step, H"):
         read_course(own, Choice(), entropy="h2")
+
+
+def test_other_runs_of_an_export_are_named(tmp_path):
+    names = ["a - train/entropy", "b - train/entropy", "b - train/entropy__MAX"]
+    lines = [",".join(["Step", *names]), *(f"{i},{entropy_of(i)},1,1" for i in range(POINTS))]
+    path = tmp_path / "wandb.csv"
+    path.write_text("\n".join(lines))
+    found = json.loads(analyze(str(path), "--json"))
+    assert found["verdict"] == "cyclical eruption"
+    assert "not read: b - train/entropy (--entropy NAME chooses)" in found["said"]
+    found = json.loads(analyze(str(path), "--entropy", "b - train/entropy", "--json"))
+    assert found["verdict"] == "stable"
+    assert not any("not read" in said for said in found["said"])
+
+
+def test_a_sweep_without_a_finished_cell_is_one_line(tmp_path):
+    record = log()
+    cell = Cell("a", {}, 0, record.config, "planned")
+    SweepDirectory.create(tmp_path / "sweep", [cell]).close()
+    with pytest.raises(UserError, match="no cell of this sweep has finished yet"):
+        read([tmp_path / "sweep"])
 
 
 def test_texts_alone_give_the_entropy_of_the_first_words(tmp_path):

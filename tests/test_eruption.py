@@ -160,6 +160,36 @@ def test_a_small_move_of_a_quiet_series_is_stable_and_a_brief_dip_too():
     assert classify(1 + np.abs(T - 60) / 60).verdict == "sustained rise"
 
 
+def stairs(*levels):
+    """20 points at each level."""
+    return np.repeat(np.array(levels, dtype=float), 20)
+
+
+@pytest.mark.parametrize(
+    ("levels", "verdict"),
+    [
+        # The range is 1.35, so a move counts from 0.34 on: 1.35 down after 0.4 up is 0.95 beyond.
+        ((1.0, 1.0, 1.4, 0.05, 0.05, 0.05), "collapse"),
+        # 0.6 down after 0.4 up is 0.2 beyond, and a quarter of the range is 0.15
+        ((1.0, 1.0, 1.4, 0.8, 0.8, 0.8), "collapse"),
+        # 0.5 down after 0.4 up is 0.1 beyond, less than a quarter of 0.5
+        ((1.0, 1.0, 1.4, 0.9, 0.9, 0.9), "spike"),
+        # A first fall is the level that the spike rises from.
+        ((0.7, 0.3, 1.3, 0.3, 0.3, 0.3), "spike"),
+        ((1.0, 0.5, 1.0, 0.05, 0.05, 0.05), "collapse"),
+        # Up 1, down 1, up 3: 2 beyond a quarter of 3.
+        ((1.0, 2.0, 1.0, 4.0, 4.0, 4.0), "sustained rise"),
+        # Two spikes are not three cycles.
+        ((1.0, 2.0, 1.0, 2.0, 1.0, 1.0), "spike"),
+        ((1.0, 2.0, 1.0, 2.0, 1.0, 2.0), "cyclical eruption"),
+    ],
+)
+def test_the_last_move_decides_between_a_spike_and_what_stays(levels, verdict):
+    series = stairs(*levels)
+    assert classify(series).verdict == verdict
+    assert classify(series + 0.01 * np.random.default_rng(0).normal(size=120)).verdict == verdict
+
+
 def test_alarm_warns_within_a_tenth_of_a_cycle_after_each_onset():
     late = 0
     for seed in range(SEEDS):

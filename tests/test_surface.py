@@ -1,4 +1,5 @@
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -139,3 +140,17 @@ def test_many_kinds_of_words_give_the_same_as_few_kinds_coding():
     plain = prefix_metrics(words.tolist(), prompts, permutations=3)
     renamed = prefix_metrics((words + 10_000).tolist(), prompts + 5, permutations=3)
     assert renamed == pytest.approx(plain)
+
+
+def test_the_f_ratio_of_many_prompts_needs_no_table_of_rows_by_prompts():
+    # Rewards 0, 1 of one prompt and 2, 3 of the next: between 2 P x 1 / (P - 1), within 0.5 P / P,
+    # so the root of 4 P / (P - 1). A table of 20,000 rows by 10,000 prompts would be 1.6 GB.
+    prompts = np.repeat(np.arange(10_000), 2)
+    rewards = np.tile([0.0, 1.0, 2.0, 3.0], 5_000)
+    tracemalloc.start()
+    found = reward_metrics(rewards, prompts, permutations=5)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found["reward_f_ratio"] == pytest.approx(2 * (10_000 / 9_999) ** 0.5, rel=1e-12)
+    assert found["reward_f_pvalue"] == pytest.approx(1 / 6)
+    assert peak < 20e6

@@ -1,5 +1,6 @@
 """The ``ragen2`` command: mounts the command groups on one app and turns errors into exit codes."""
 
+import errno
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -85,9 +86,15 @@ def main() -> None:
         sys.exit(3)
     except OutputFault as fault:
         leave(fault)
+    except OSError as error:
+        if error.errno not in _WRONG_PATH or error.filename is None:
+            raise
+        _fail(f"{error.filename}: {error.strerror}")
     sys.exit(code or 0)
 
 
+_WRONG_PATH = {errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES}
+"""What the system says of a path that a user gave and no command can have checked."""
 _UsageError: type[typer.BadParameter] = typer.BadParameter.__bases__[0]
 """What Typer raises on a wrong command line; its public name is that of a subclass."""
 

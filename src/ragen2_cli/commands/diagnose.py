@@ -7,6 +7,7 @@ import typer
 
 
 def diagnose(
+    context: typer.Context,
     path: Annotated[
         Path | None,
         typer.Argument(
@@ -61,6 +62,7 @@ def diagnose(
     if watch:
         from ragen2_cli.commands.watch import watch_run
 
+        _alone(context, "watch", "path")
         watch_run(target)
         return
     from ragen2_cli.commands.diagnosis import Scoring, diagnose_path
@@ -94,29 +96,42 @@ def diagnose(
     _write(report, plot=plot, csv=csv, json_=json_, quiet=quiet)
 
 
+def _alone(context: typer.Context, *together: str) -> None:
+    """Refuse options of the command line beside a live view, which knows none of them."""
+    from ragen2_cli.errors import UserError
+
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in together
+        and str(context.get_parameter_source(parameter.name or "")).endswith("COMMANDLINE")
+    ]
+    if given:
+        raise UserError(f"--watch is a live view of the run and takes no {', '.join(given)}")
+
+
 def _write(report: Any, *, plot: Path | None, csv: Path | None, json_: bool, quiet: bool) -> None:
     from ragen2_cli.commands.diagnosis_text import as_csv, as_json, as_text
     from ragen2_cli.commands.literal import printable
+    from ragen2_cli.errors import UserError
+    from ragen2_cli.runs.atomic import reported
 
     if csv is not None:
-        _saved(csv, lambda: csv.write_text(as_csv(report), encoding="utf-8"))
+        with reported(f"cannot write {csv}"):
+            csv.write_text(as_csv(report), encoding="utf-8")
     if plot is not None:
         from ragen2_cli.plots.regimes import draw
 
-        _saved(plot, lambda: draw(report.steps, report.verdict).savefig(plot, dpi=120))
+        figure = draw(report.steps, report.verdict)
+        with reported(f"cannot write {plot}"):
+            try:
+                figure.savefig(plot, dpi=120)
+            except ValueError as error:
+                raise UserError(f"--plot {plot}: {str(error).splitlines()[0]}") from None
     typer.echo(as_json(report) if json_ else printable(as_text(report)))
     if not (json_ or quiet):
         for written in filter(None, (csv, plot)):
             typer.echo(f"wrote {written}", err=True)
-
-
-def _saved(path: Path, write: Any) -> None:
-    from ragen2_cli.errors import UserError
-
-    try:
-        write()
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _newest() -> Path:

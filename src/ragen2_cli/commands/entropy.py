@@ -52,10 +52,11 @@ def read(
     """Read the courses of runs and logs; of a sweep, those of its finished cells.
 
     Raises:
-        UserError: Nothing to read at a path.
+        UserError: Nothing to read at a path, or a sweep without a finished cell.
     """
     import sys
 
+    from ragen2_cli.errors import UserError
     from ragen2_cli.logs import Choice
     from ragen2_cli.logs.courses import read_course
     from ragen2_cli.logs.layout import parse_columns
@@ -70,7 +71,10 @@ def read(
     for path in chosen:
         if is_sweep(path):
             sweep = SweepDirectory.open(path)
-            found += [sweep.run_path(cell) for cell in sweep.cells.values() if sweep.finished(cell)]
+            ended = [sweep.run_path(cell) for cell in sweep.cells.values() if sweep.finished(cell)]
+            if not ended:
+                raise UserError(f"{path}: no cell of this sweep has finished yet")
+            found += ended
         else:
             found.append(path)
     choice = Choice(columns=parse_columns(columns or ""))

@@ -10,10 +10,10 @@ measured, so a gap can hide a cycle but never make one. Turning points come from
 ==================== ==============================================================================
 verdict              what the series does
 ==================== ==============================================================================
-cyclical eruption    rises and falls again at least twice
-spike                rises and falls again once
+cyclical eruption    rises or falls three times at least (three cycles, with ends cut or not)
+spike                rises and falls back, once or twice
 sustained rise       ends with a rise that has not fallen back
-collapse             falls and stays down
+collapse             falls and stays down, well below where a rise before it began, if there was one
 stable               none of these, or only a brief dip
 too short            fewer than ``MIN_POINTS`` values
 ==================== ==============================================================================
@@ -36,6 +36,8 @@ PhaseKind = Literal["descent", "eruption", "subsidence"]
 
 MIN_POINTS = 24
 """Fewest values for a verdict: three cycles of eight."""
+CYCLES = 3
+"""Fewest rises, or falls, of a cyclical eruption."""
 MIN_SHARE = 0.25
 """A move counts from this share of the range of the series on."""
 MIN_LEVEL = 0.05
@@ -113,7 +115,7 @@ def classify(entropy_T: ArrayLike) -> EruptionReport:
     cycles = sum(phase.kind == "subsidence" for phase in phases)
     periods = [phase.period for phase in phases if phase.period is not None]
     return EruptionReport(
-        verdict=_verdict(phases, turns, smooth, cycles),
+        verdict=_verdict(phases, turns, smooth, threshold),
         phases=phases,
         cycles=cycles,
         period=float(np.median(periods)) if periods else None,
@@ -265,16 +267,20 @@ def _phases(
 
 
 def _verdict(
-    phases: tuple[Phase, ...], turns: Sequence[int], smooth: NDArray[np.float64], cycles: int
+    phases: tuple[Phase, ...], turns: Sequence[int], smooth: NDArray[np.float64], threshold: float
 ) -> Verdict:
     if not phases:
         return "stable"
-    if cycles >= 2:
+    rises = sum(phase.kind == "eruption" for phase in phases)
+    if max(rises, len(phases) - rises) >= CYCLES:
         return "cyclical eruption"
-    if cycles == 1:
-        return "spike"
     if phases[-1].kind == "descent":
         return "collapse"
+    if any(phase.kind == "subsidence" for phase in phases):
+        beyond = phases[-1].height - phases[-2].height >= threshold
+        if not beyond:
+            return "spike"
+        return "sustained rise" if phases[-1].kind == "eruption" else "collapse"
     if len(phases) == 2:  # down and up again
         halfway = float(smooth[turns[1]]) + min(phase.height for phase in phases) / 2
         if int((smooth < halfway).sum()) < smooth.size / 10:

@@ -50,9 +50,9 @@ def reward_metrics(
 def _f_root(rewards_R_N: Floats, codes_N: Ints, groups: int) -> Floats:
     """Return the root of the F ratio of each row of rewards; inf without variance inside groups."""
     sizes = np.bincount(codes_N, minlength=groups)
-    membership_N_P = (codes_N[:, None] == np.arange(groups)).astype(np.float64)
-    centred = rewards_R_N - rewards_R_N.mean(axis=1, keepdims=True)
-    means_R_P = centred @ membership_N_P / sizes
+    order = np.argsort(codes_N, kind="stable")  # rows of a prompt side by side: no N x P table
+    centred = (rewards_R_N - rewards_R_N.mean(axis=1, keepdims=True))[:, order]
+    means_R_P = np.add.reduceat(centred, np.cumsum(sizes) - sizes, axis=1) / sizes
     between = (sizes * means_R_P**2).sum(axis=1)
     within = np.clip((centred**2).sum(axis=1) - between, 0, None)
     within[within <= 1e-12 * (centred**2).sum(axis=1)] = 0.0

@@ -51,7 +51,7 @@ def read_course(
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; give a log, a folder of logs or a run")
     said: list[str] = []
-    found = _logged(path, entropy)
+    found = _logged(path, entropy, said)
     rates = _rates(path, choice, said, wanted=found is None)
     if found is None:
         basis = "entropy of the first words given the prompt (texts alone, no entropy was logged)"
@@ -97,8 +97,10 @@ def _of_run(path: Path, progress: Progress | None) -> Course:
     return _course(path, "entropy of the trained tokens (metrics.jsonl)", series, rates, [])
 
 
-def _logged(path: Path, entropy: str | None) -> tuple[str, dict[int, float | None]] | None:
-    """Return where entropy was found, and the series."""
+def _logged(
+    path: Path, entropy: str | None, said: list[str]
+) -> tuple[str, dict[int, float | None]] | None:
+    """Return where entropy was found, and the series; say which others were passed over."""
     names = (entropy,) if entropy else ENTROPY
     seen: list[str] = []
     for file, table in _tables(path):
@@ -115,6 +117,9 @@ def _logged(path: Path, entropy: str | None) -> tuple[str, dict[int, float | Non
                 if value == value:
                     series[int(number)] = value
         if any(value is not None for value in series.values()):
+            others = [one for one in table if _pick(names, [one]) and one != column]
+            if others:
+                said.append(f"not read: {', '.join(others)} (--entropy NAME chooses)")
             return f"{column} ({file.path.name})", series
     if entropy:
         hint = did_you_mean(entropy, seen) + f"; columns seen: {', '.join(seen) or 'none'}"
