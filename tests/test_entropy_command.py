@@ -153,6 +153,17 @@ def test_other_runs_of_an_export_are_named(tmp_path):
     assert not any("not read" in said for said in found["said"])
 
 
+def test_a_table_that_ends_early_is_refused_alone_and_used_in_a_folder(tmp_path):
+    lines = [json.dumps({"step": i, "entropy": entropy_of(i)}) for i in range(POINTS)]
+    path = tmp_path / "log.jsonl"
+    path.write_text("\n".join([*lines, "{oh", ""]))
+    with pytest.raises(UserError, match=r"log.jsonl: line 121 is not JSON"):
+        read_course(path, Choice())
+    course = read_course(tmp_path, Choice())
+    assert len(course.entropy) == POINTS
+    assert "log.jsonl: line 121 is not JSON; rows before it are used" in course.said
+
+
 def test_a_sweep_without_a_finished_cell_is_one_line(tmp_path):
     record = log()
     cell = Cell("a", {}, 0, record.config, "planned")

@@ -110,7 +110,7 @@ def _logged(
         if column is None or step is None:
             continue
         series: dict[int, float | None] = {}
-        for row in _rows(file):
+        for row in _rows(file, said, alone=path.is_file()):
             number, value = finite_number(row.get(step)), finite_number(row.get(column))
             if number == number:  # rows of evaluations have a step and no entropy
                 series.setdefault(int(number), None)
@@ -166,14 +166,17 @@ def _history_columns(path: Path) -> list[str]:
     return list(dict.fromkeys(name for row in _history(path) for name in row))
 
 
-def _rows(file: LogFile) -> Iterator[dict[str, Any]]:
+def _rows(file: LogFile, said: list[str], *, alone: bool) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table; one that ends early is refused alone, and named in a folder."""
     if file.path.name == STATE:
         yield from _history(file.path)
         return
     try:
         yield from rows(file)
     except BrokenFile as error:
-        raise UserError(f"{file.path}: {error}") from error
+        if alone:
+            raise UserError(f"{file.path}: {error}") from error
+        said.append(f"{file.path.name}: {error}; rows before it are used")
 
 
 def _pick(names: tuple[str, ...], table: list[str]) -> str | None:
