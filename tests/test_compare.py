@@ -119,10 +119,15 @@ def test_runs_of_unequal_length_are_said(tmp_path: Path, capsys) -> None:
     load([tmp_path / name for name in ("long", "short", "open")], warned.append)
     assert warned == [
         "warning: the runs are not equally long: 1 run of 3 unfinished (open); "
-        "1 run of 3 stopped early (short); last evaluations at steps 5 to 20"
+        "1 run of 3 stopped early (short); last evaluations at steps 5 to 20; "
+        "1 to 4 evaluations, of which a best one is chosen"
     ]
     load([tmp_path / "long"], warned.append)
     assert len(warned) == 1
+    half = write_sweep(tmp_path / "half", arms({"none": [30, 30]}))
+    (half.run_path(half.cells["none-1"]) / "summary.json").unlink()
+    assert len(load([half.path], warned.append)) == 1
+    assert warned[1:] == [f"warning: {half.path}: unfinished and left out: 1 of 2 cells"]
 
 
 def test_json_names_its_fields(tmp_path: Path, capsys) -> None:

@@ -110,6 +110,9 @@ def test_a_table_has_the_right_shape(tmp_path: Path) -> None:
     file.write_text("sweep = 5\n")
     with pytest.raises(UserError, match="sweep is a table"):
         planned(None, file=file)
+    file.write_text("[sweep]\nzip = 'no'\n")
+    with pytest.raises(UserError, match="zip is true or false"):
+        planned(None, file=file)
     file.write_text("[sweep.arms.which]\nplain = {}\nfirst = {seed = 1}\n")
     with pytest.raises(UserError, match="which sets the seed"):
         planned(None, file=file)

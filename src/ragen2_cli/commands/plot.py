@@ -52,8 +52,12 @@ def plot(
     from ragen2_cli.errors import UserError
     from ragen2_cli.sweeps.results import newest
 
+    said: set[str] = set()
+
     def say(text: str) -> None:
-        sys.stderr.write(f"{text}\n")
+        if text not in said:  # every figure of `all` reads the same runs
+            sys.stderr.write(f"{text}\n")
+        said.add(text)
 
     chosen = list(paths or [newest(say)])
     kinds = [*figures.READERS, "regimes"] if kind == "all" else [kind]

@@ -186,7 +186,10 @@ def sweep_table(table: Mapping[str, Any]) -> tuple[list[Axis], list[int] | None,
         ):
             raise UserError(f"sweep.arms.{name}: give a table of settings for each label")
         axes.append(Axis(name, tuple(Arm(label, flat(tree)) for label, tree in labeled.items())))
-    return axes, _table_seeds(table.get("seeds")), bool(table.get("zip", False))
+    zipped = table.get("zip", False)
+    if not isinstance(zipped, bool):
+        raise UserError(f"sweep.zip is true or false, not {zipped!r}")
+    return axes, _table_seeds(table.get("seeds")), zipped
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -54,8 +54,8 @@ def load(paths: Sequence[Path], say: Callable[[str], None]) -> list[RunLog]:
 
     Args:
         paths: Run and sweep folders; empty for the newest sweep or run.
-        say: Called with one line when the newest was taken, and when what counts as the end of
-            training differs between the runs.
+        say: Called with one line when the newest was taken, when cells are left out, and when what
+            counts as the end of training differs between the runs.
 
     Raises:
         UserError: A path that is neither, one given twice, or no data at all.
@@ -68,7 +68,14 @@ def load(paths: Sequence[Path], say: Callable[[str], None]) -> list[RunLog]:
         raise UserError(f"{twice} is given twice; copies would count as independent runs")
     pool: list[RunLog] = []
     for path in paths:
-        pool += load_sweep(path) if is_sweep(path) else [_labeled(load_run(path))]
+        if not is_sweep(path):
+            pool.append(_labeled(load_run(path)))
+            continue
+        found, planned = load_sweep(path), len(SweepDirectory.open(path).cells)
+        pool += found
+        if len(found) < planned:
+            left = planned - len(found)
+            say(f"warning: {path}: unfinished and left out: {left} of {counted(planned, 'cell')}")
     warning = unequal_lengths(pool)
     if warning:
         say(f"warning: the runs are not equally long: {warning}")
@@ -151,7 +158,7 @@ def ending(log: RunLog) -> Ending:
 def unequal_lengths(logs: Sequence[RunLog]) -> str:
     """Return a warning when the last evaluations of runs are not comparable; empty when they are.
 
-    They are when every run finished and was evaluated last at the same step.
+    They are when every run finished, and was evaluated as often and last at the same step.
     """
     ends = [ending(log) for log in logs]
     steps = sorted({one.step for one in ends if one.step is not None})
@@ -164,6 +171,9 @@ def unequal_lengths(logs: Sequence[RunLog]) -> str:
     ]
     if len(steps) > 1:
         parts.append(f"last evaluations at steps {steps[0]} to {steps[-1]}")
+    tries = sorted({one.evaluations for one in ends})
+    if len(tries) > 1:
+        parts.append(f"{tries[0]} to {tries[-1]} evaluations, of which a best one is chosen")
     return "; ".join(parts)
 
 
