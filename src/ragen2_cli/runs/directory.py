@@ -306,12 +306,7 @@ class RunDirectory:
 
     def read_diagnostics(self) -> list[dict[str, Any]]:
         """Return all rows of diagnostics.jsonl as written; raises as ``read_steps``."""
-        path = self.path / DIAGNOSTICS
-        rows = list(jsonl.read(path))
-        for number, row in enumerate(rows, start=1):
-            if not isinstance(row.get("step"), int):
-                raise UserError(f"{path}: line {number}: no 'step' with a whole number")
-        return rows
+        return jsonl.measurements(self.path / DIAGNOSTICS)
 
     def _records(self, name: str, cls: type) -> Iterator[Any]:
         path = self.path / name

@@ -201,6 +201,15 @@ def _required_floats(cls: type) -> frozenset[str]:
     return frozenset(f.name for f in dataclasses.fields(cls) if f.type in (float, "float"))
 
 
+def measurements(path: Path) -> list[dict[str, Any]]:
+    """Return rows whose ``step`` is a whole number; raises as ``read``, and for any other row."""
+    rows = list(read(path))
+    for number, row in enumerate(rows, start=1):
+        if not isinstance(row.get("step"), int):
+            raise UserError(f"{path}: line {number}: no 'step' with a whole number")
+    return rows
+
+
 def record(cls: type, row: dict[str, Any], where: str) -> Any:
     """Build a record of ``cls`` from a row; unknown keys are ignored, types are checked.
 
