@@ -46,7 +46,7 @@ def tiny(**flags: Any) -> Config:
 
 
 def digest(folder: Path) -> str:
-    (weights,) = folder.glob("*.safetensors")  # an adapter's or a whole model's
+    (weights,) = folder.glob("*model.safetensors")  # an adapter's or a whole model's
     return hashlib.sha256(weights.read_bytes()).hexdigest()
 
 
