@@ -5,7 +5,12 @@ import pytest
 
 from ragen2_cli.core.filters import GroupFilter
 from ragen2_cli.errors import UserError
-from ragen2_cli.training.selection import Rules, score_from_rows, weighted_rewards
+from ragen2_cli.training.selection import (
+    Rules,
+    normalized_rewards,
+    score_from_rows,
+    weighted_rewards,
+)
 
 NAN = float("nan")
 
@@ -15,6 +20,24 @@ def test_weighted_rewards_leave_unscored_functions_out():
     rewards = weighted_rewards([[2, 1], [NAN, 1], [NAN, NAN]], [0.5, 2])
     assert rewards[:2].tolist() == [3, 2]
     assert np.isnan(rewards[2])
+
+
+def test_normalized_rewards_are_weighted_z_scores():
+    # Three functions that pick one, one and two of four rows; every weighted sum is 1.
+    # First: mean 1/4, std sqrt((9 + 3) / 16 / 3) = 1/2: 1.5, -0.5, -0.5, -0.5; second alike.
+    # Third: mean 1/2, std sqrt(4 * 1/4 / 3) = 0.57735: -0.86603 twice, then 0.86603 twice.
+    # Sums 1.5 - 0.5 - 0.86603 = 0.13397 twice, -0.5 - 0.5 + 0.86603 = -0.13397 twice.
+    rewards = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1]]
+    assert weighted_rewards(rewards, [1, 1, 1]).tolist() == [1, 1, 1, 1]
+    found = normalized_rewards(rewards, [1, 1, 1], 4)
+    assert found == pytest.approx([0.13397, 0.13397, -0.13397, -0.13397], abs=2e-4)
+    # Opposite functions cancel exactly, though their raw sum 3, 2, 1 differs; 0.1 is 0.1.
+    opposite = [[0.3, 0, 0.1], [0.2, 0.1, 0.1], [0.1, 0.2, 0.1]]
+    assert normalized_rewards(opposite, [1, 1, 1], 3).tolist() == [0, 0, 0]
+    # A row without any score stays so; one with a single score has that one's, 1/sqrt(2) * 2.
+    missing = normalized_rewards([[1, NAN], [0, NAN], [NAN, NAN]], [2, 1], 3)
+    assert missing[:2] == pytest.approx([2**0.5, -(2**0.5)], abs=1e-3)
+    assert np.isnan(missing[2])
 
 
 def test_scores_from_rows():

@@ -301,6 +301,45 @@ def test_the_spread_can_be_taken_of_the_outcome_alone(tmp_path):
     assert list(built.last_selection.kept) == [0, 1]
 
 
+class Column:
+    """A reward function that gives one number per row of the batch."""
+
+    def __init__(self, name, values):
+        self.__name__, self.values = name, values
+
+    def __call__(self, completions, **_):
+        return self.values
+
+
+def test_objectives_that_are_normalized_one_by_one_are_judged_so(tmp_path):
+    # Weights 1 and 2. Group 0: every raw sum is 2, but the z-scores of the first function count 1
+    # and those of the second 2: alive. Group 1: twice 1, so 1 * z - 2 * z = -z: alive too. Group
+    # 2: both functions give everyone the same: dead.
+    first = Column("first", [2, 0, 2, 0] + [1, 0, 0, 0] + [1] * 4)
+    second = Column("second", [0, 1, 0, 1] + [0, 1, 1, 1] + [0.1] * 4)
+    logged = []
+    for cls in (GRPOTrainer, SnrGRPOTrainer):
+        args = config(
+            tmp_path, rows=12, multi_objective_aggregation="normalize_then_sum",
+            reward_weights=[1.0, 2.0],
+        )  # fmt: skip
+        keywords = {"group_filter": GroupFilter("top-p", 1.0)} if cls is SnrGRPOTrainer else {}
+        built = cls(
+            model=tiny_model(), reward_funcs=[first, second], args=args,
+            train_dataset=Dataset.from_dict({"prompt": ["w0", "w1", "w2"]}),
+            processing_class=tiny_tokenizer(), rollout_func=Script([[0] * 4] * 3), **keywords,
+        )  # fmt: skip
+        built.train()
+        logged.append(list(built._logs["advantages"]))
+    assert list(built.last_selection.kept) == [0, 1]
+    row = built.state.log_history[0]
+    assert (row["groups"], row["kept_groups"], row["dead_groups"]) == (3, 2, 1)
+    # z of [2, 0, 2, 0] is 0.866 (std 1.1547), and 0.866 - 2 * 0.866 = -0.866: the second wins.
+    assert logged[0][0] < -0.5
+    assert logged[1] == pytest.approx(logged[0], abs=1e-4)
+    assert logged[1][8:] == [0.0] * 4
+
+
 def test_groups_can_be_ranked_by_length_and_entropy(tmp_path):
     script = Script([[1, 0, 0, 0], [1, 0, 0, 0]])
     lengths = [[len(script.row(group, member)) for member in range(4)] for group in range(2)]
@@ -338,6 +377,27 @@ def test_metrics_and_the_completions_table_say_what_was_kept(tmp_path):
     tokens = [sum(len(script.row(group, member)) for member in range(4)) for group in range(2)]
     assert row["kept_tokens_ratio"] == pytest.approx(tokens[0] / sum(tokens))
     assert list(built._logs["extra"]["kept"]) == [True] * 4 + [False] * 4
+
+
+def test_a_reward_function_may_log_under_our_names(tmp_path):
+    # 7 is the reward function's own value; without a KL term and an entropy bonus TRL logs neither.
+    class Chatty(SnrGRPOTrainer):
+        def _calculate_rewards(self, *args):
+            for name in ("kl", "policy_loss", "clip_ratio/low_mean"):
+                self._log_metric(name, 7.0)
+            return super()._calculate_rewards(*args)
+
+    quiet, chatty = (
+        trainer(cls, tmp_path, Script(LIVE), args=config(tmp_path, rows=8, parts=2))
+        for cls in (SnrGRPOTrainer, Chatty)
+    )
+    quiet.train()
+    chatty.train()
+    expected, row = quiet.state.log_history[0], chatty.state.log_history[0]
+    assert (row["kl"], row["policy_loss"]) == (7, 7)
+    assert row["clip_ratio/low_mean"] == (7 + expected["clip_ratio/low_mean"]) / 2  # as TRL mixes
+    assert row["entropy"] == expected["entropy"]
+    assert row["loss"] == expected["loss"]
 
 
 def test_evaluation_is_not_filtered(tmp_path):

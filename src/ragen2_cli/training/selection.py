@@ -11,7 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ragen2_cli.core.filters import GroupFilter, Selection
-from ragen2_cli.core.groups import GroupStats, LossScaling, group_stats, loss_scaling_factor
+from ragen2_cli.core.groups import (
+    DEAD_TOLERANCE,
+    GroupStats,
+    LossScaling,
+    advantages,
+    group_stats,
+    loss_scaling_factor,
+)
 
 Floats = NDArray[np.float64]
 
@@ -33,6 +40,23 @@ def weighted_rewards(rewards_N_F: ArrayLike, weights_F: ArrayLike) -> Floats:
     unscored = np.isnan(rewards).all(axis=1)
     total = np.nansum(rewards * np.asarray(weights_F, dtype=np.float64), axis=1)
     return np.where(unscored, np.nan, total)
+
+
+def normalized_rewards(rewards_N_F: ArrayLike, weights_F: ArrayLike, group_size: int) -> Floats:
+    """What TRL's ``normalize_then_sum`` makes of each row: the weighted sum of its z-scores.
+
+    Each function's rewards are normalized inside their group, (r - mean) / (std + 1e-4), where a
+    function that does not tell a group's rows apart gives exactly 0. Terms that cancel give exactly
+    0 too, not rounding noise. NaN as in ``weighted_rewards``.
+    """
+    rewards = np.asarray(rewards_N_F, dtype=np.float64)
+    terms = np.asarray(weights_F, dtype=np.float64) * np.stack(
+        [advantages(column.reshape(-1, group_size), "group").ravel() for column in rewards.T], 1
+    )
+    total = terms.sum(axis=1)
+    largest_P = np.abs(terms).sum(axis=1).reshape(-1, group_size).max(axis=1)
+    cancel = np.abs(total) <= DEAD_TOLERANCE * np.repeat(largest_P, group_size)
+    return np.where(np.isnan(rewards).all(axis=1), np.nan, np.where(cancel, 0.0, total))
 
 
 def score_from_rows(values_N: Floats, group_size: int, score: str) -> Floats:
@@ -137,7 +161,8 @@ class Rules:
         own size would leave up to 1e-4.
 
         Args:
-            rewards_N: Raw rewards.
+            rewards_N: Raw rewards; with ``normalize_then_sum`` the ``normalized_rewards``, which
+                TRL's advantages come from.
             spread_N: What the filter judges; the rewards, or the outcome alone.
             advantages_N: TRL's advantages.
             group_size: Rollouts per group.

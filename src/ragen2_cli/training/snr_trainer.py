@@ -47,6 +47,7 @@ from ragen2_cli.training.selection import (
     Decision,
     Floats,
     Rules,
+    normalized_rewards,
     nothing_left,
     replace_last,
     score_from_rows,
@@ -138,6 +139,7 @@ class SnrGRPOTrainer(SealTrainer):
         default = 4096 if self.accelerator.device.type == "cpu" else 32768
         self.tokens_per_forward = tokens_per_forward or default
         self._rewards_N: Floats = np.zeros(0)
+        self._judged_N: Floats = np.zeros(0)
         self._generated: Batch | None = None
         self._window_tokens = 0
         self._window_sums: defaultdict[str, float] = defaultdict(float)
@@ -166,7 +168,10 @@ class SnrGRPOTrainer(SealTrainer):
             rewards_N_F: Tensor = super()._calculate_rewards(
                 inputs, prompts, completions, completion_ids_list
             )
-        self._rewards_N = weighted_rewards(rewards_N_F.cpu().numpy(), self.reward_weights.numpy())
+        scores, weights = rewards_N_F.cpu().numpy(), self.reward_weights.numpy()
+        self._rewards_N = self._judged_N = weighted_rewards(scores, weights)
+        if self.multi_objective_aggregation == "normalize_then_sum" and self.model.training:
+            self._judged_N = normalized_rewards(scores, weights, self.num_generations)
         return rewards_N_F
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Batch:
@@ -191,13 +196,13 @@ class SnrGRPOTrainer(SealTrainer):
 
     def _filter(self, batch: Batch, inputs: list[dict[str, Any]]) -> Batch:
         """Select groups over all processes; return this process's kept rows and new counts."""
-        spread_N = rewards_N = self._rewards_N
+        rewards_N, spread_N = self._rewards_N, self._judged_N
         start = self.accelerator.process_index * len(inputs)
         mine = slice(start, start + len(inputs))
         if self.spread_rewards is not None:
             spread_N = self._gather(np.asarray(self.spread_rewards(inputs, rewards_N[mine])))
         decision = self.rules.decide(
-            rewards_N,
+            self._judged_N,
             spread_N,
             self._gather(batch["advantages"]),
             self.num_generations,
@@ -285,14 +290,16 @@ class SnrGRPOTrainer(SealTrainer):
             return torch.zeros((), device=self.accelerator.device, requires_grad=True)
         self._entropy_weight = share.entropy_weight(self.loss_type)
         states = self._states = TokenStates() if self.separation else None
+        metrics = self._metrics["train"]
+        before = {name: len(values) for name, values in metrics.items()}  # reward functions log too
         try:
             loss = super()._compute_loss(model, inputs)
         finally:
             self._entropy_weight, self._states = 1.0, None
-        for name in TOKEN_MEANS & self._metrics["train"].keys():
-            mean = self._metrics["train"][name].pop()
-            self._window_sums[name] += mean * share.all_tokens
-        policy = self._metrics["train"].get("policy_loss", [None])[-1]
+        own = {name for name, values in metrics.items() if len(values) > before.get(name, 0)}
+        for name in TOKEN_MEANS & own:
+            self._window_sums[name] += metrics[name].pop() * share.all_tokens
+        policy = metrics["policy_loss"][-1] if "policy_loss" in own else None
         parts = self.current_gradient_accumulation_steps
         loss = share.scaled(loss, self.loss_type, policy, parts)
         return loss if states is None else loss + self.seal_term(states, inputs, share)
