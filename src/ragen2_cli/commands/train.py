@@ -208,7 +208,7 @@ def _resume(out: Path | None, flags: dict[str, Any], other: bool, *, quiet: bool
     from ragen2_cli.training.interrupted import saying_how_to_go_on
     from ragen2_cli.training.processes import ending_together
 
-    with saying_how_to_go_on(path), ending_together():
+    with saying_how_to_go_on(path, flags.get("steps")), ending_together():
         from ragen2_cli.training.run import resume  # imports torch and trl: only for a run
 
         return resume(path, steps=flags.get("steps"), quiet=quiet)

@@ -25,7 +25,9 @@ class Recorder(TrainerCallback):
 
     Works on TRL's ``on_log``, which comes after the update and before the checkpoint, so that a
     checkpoint of step k always has rows up to k. A run that is to stop does so at the first step
-    that ``can_stop`` allows (no rollouts wait for a further update), and saves there.
+    that ``can_stop`` allows (no rollouts wait for a further update), and saves there; one that is
+    asked to stop in its last batch saves after the last step, and leaves out the evaluation of the
+    step that it stops at, for the resumed run to make up.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Recorder(TrainerCallback):
         rules: StopRules,
         progress: Progress,
         interrupts: "Interrupts",
-        evaluate: Callable[[int], Evaluation] | None,
+        evaluate: Callable[[int], Evaluation],
         every: int,
     ) -> None:
         """Write to ``run``; ``evaluate(step)`` is called every ``every`` steps, 0 never."""
@@ -43,6 +45,7 @@ class Recorder(TrainerCallback):
         self._interrupts = interrupts
         self.can_stop: Callable[[], bool] = lambda: True
         self._evaluate, self._every = evaluate, every
+        self._made_up: Evaluation | None = None
         self._resamples = source.player.config.filter.strategy == "resample"
         self._seen: GenerationBatch | None = None
         self._mark = time.perf_counter()
@@ -81,15 +84,41 @@ class Recorder(TrainerCallback):
         if self._alarm.update(row.entropy):
             self._progress.note(f"step {row.step}: entropy is erupting, now {row.entropy:.3g}")
         self.stop_after_step(self._rules.after_step(row))
-        last = state.global_step >= state.max_steps
-        if self._evaluate and self._every and row.step % self._every == 0 and not last:
-            evaluation = self._evaluate(row.step)
-            self.record(evaluation)
-            self.stop_after_step(self._rules.after_evaluation(evaluation))
-        if self.can_stop():
-            self._interrupts.asked = processes.any_of(self._interrupts.asked)
-            control.should_training_stop |= bool(self.stop_reason) or self._interrupts.asked
-            control.should_save |= control.should_training_stop
+        last, boundary = state.global_step >= state.max_steps, self.can_stop()
+        # Where the state can be saved, a run that is asked to stop makes the evaluation up later.
+        if self._due(row.step) and not last and not (boundary and self._interrupts.agreed()):
+            with self._interrupts.cutting_short(boundary) as finished:
+                finished.append(self._evaluate(row.step))
+            for evaluation in finished:
+                self._count(evaluation)
+        if boundary or last:  # after the last step no boundary comes any more
+            asked = self._interrupts.agreed()
+            control.should_training_stop |= asked or (boundary and bool(self.stop_reason))
+            control.should_save |= asked or (boundary and control.should_training_stop)
+
+    def owes_evaluation(self, step: int) -> bool:
+        """Whether the evaluation of a resumed run's step was left out when the run was stopped."""
+        return self._due(step) and not any(row.step == step for row in self._run.read_evaluations())
+
+    def make_up(self, step: int) -> None:
+        """Evaluate now what was left out then, with the policy and the rules' history of then."""
+        self._made_up = self._evaluate(step)
+        self._count(self._made_up)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Let the rules, whose history was restored again, know an evaluation that was made up."""
+        if self._made_up is not None:
+            self._rules.after_evaluation(self._made_up)
+
+    def _due(self, step: int) -> bool:
+        return self._every > 0 and step % self._every == 0
+
+    def _count(self, evaluation: Evaluation) -> None:
+        """Write an evaluation down, and ask to stop where a rule says so."""
+        self.record(evaluation)
+        self.stop_after_step(self._rules.after_evaluation(evaluation))
 
     def record(self, evaluation: Evaluation) -> None:
         """Write and show one evaluation."""
@@ -184,7 +213,7 @@ class Interrupts:
         """Say through ``progress`` what happens."""
         self._progress = progress
         self._before: dict[int, Any] = {}
-        self._waits = False
+        self._waits = self._cuts = False
         self.asked = False
 
     def __enter__(self) -> "Interrupts":
@@ -209,8 +238,37 @@ class Interrupts:
         finally:
             self._waits = False
 
+    @contextmanager
+    def cutting_short(self, allowed: bool) -> Iterator[list[Any]]:
+        """Inside the block the first signal also ends the block, and the step goes on behind it.
+
+        Only where that is allowed and there is one process; several end the block together.
+
+        Yields:
+            A list for what the block finishes.
+        """
+        self._cuts = allowed and processes.count() == 1
+        try:
+            yield []
+        except _Cut:
+            pass
+        finally:
+            self._cuts = False
+
+    def agreed(self) -> bool:
+        """Whether any process was asked to stop; all of them have to ask at the same point."""
+        self.asked = processes.any_of(self.asked)
+        return self.asked
+
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked or not self._waits:
             raise KeyboardInterrupt
         self.asked = True
         self._progress.note("stopping after this step; press Ctrl-C again to stop at once")
+        if self._cuts:
+            self._cuts = False
+            raise _Cut
+
+
+class _Cut(KeyboardInterrupt):
+    """Ends an evaluation that is made up when the run is resumed."""

@@ -6,6 +6,7 @@ ever, into the hidden folder of a checkpoint; only the parts that would pickle a
 """
 
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,9 @@ class SafeCheckpointMixin(GRPOTrainer):
 
     Saves when the trainer's arguments say so (``save_strategy``, ``save_steps``), but only at
     generation boundaries: rollouts that still wait for their update are not part of a
-    checkpoint, so a save that falls between is made at the next boundary. ``save_total_limit``
+    checkpoint, so a save that falls between is made at the next boundary. A callback may ask for
+    one after the last step too, when there is no next boundary; a run that is given more steps
+    goes on from there with new rollouts. ``save_total_limit``
     is how many checkpoints stay. With several processes every one keeps its own generators, and
     a resumed run needs as many.
 
@@ -66,8 +69,11 @@ class SafeCheckpointMixin(GRPOTrainer):
     @property
     def at_generation_boundary(self) -> bool:
         """Whether every generated batch has been fully trained on."""
-        micro_steps = (self.args.steps_per_generation or 1) * self.num_iterations
-        return self._step % micro_steps == 0
+        return self._step % self._micro_steps == 0
+
+    @property
+    def _micro_steps(self) -> int:
+        return (self.args.steps_per_generation or 1) * self.num_iterations
 
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         if self.control.should_save or self._checkpoint_due:
@@ -76,7 +82,7 @@ class SafeCheckpointMixin(GRPOTrainer):
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        if not self.at_generation_boundary:
+        if not (self.at_generation_boundary or self.state.global_step >= self.state.max_steps):
             raise RuntimeError("checkpoints are only possible at generation boundaries")
         root, step = self.checkpoint_root, self.state.global_step
         writes = self.args.should_save
@@ -215,7 +221,8 @@ class SafeCheckpointMixin(GRPOTrainer):
         self.optimizer.load_state_dict(state["optimizer"])
         self.lr_scheduler.load_state_dict(state["scheduler"])
         rest = _read(folder, "trainer")
-        self._step = rest["micro_steps"]
+        batches = math.ceil(rest["micro_steps"] / self._micro_steps)  # rollouts were not saved
+        self._step = batches * self._micro_steps
         self.load_extra_state(rest["extra"])
 
     def _load_scaler(self, checkpoint: str | None) -> None:

@@ -12,7 +12,7 @@ from transformers import PrinterCallback
 from ragen2_cli.config import Config
 from ragen2_cli.config.load import build_config
 from ragen2_cli.core.regimes import CollapseWatch
-from ragen2_cli.errors import UserError, counted
+from ragen2_cli.errors import UserError
 from ragen2_cli.records import Evaluation
 from ragen2_cli.rollout.policies import VllmPolicy
 from ragen2_cli.runs import RunDirectory, step_name
@@ -22,7 +22,11 @@ from ragen2_cli.training.diagnostics import measure as measure_reasoning
 from ragen2_cli.training.evaluation import measure, measure_at_entropy
 from ragen2_cli.training.gradient_runs import analyze_batch
 from ragen2_cli.training.grpo_config import grpo_config
-from ragen2_cli.training.interrupted import saying_how_to_go_on
+from ragen2_cli.training.interrupted import (
+    newest_checkpoint,
+    remember_steps,
+    saying_how_to_go_on,
+)
 from ragen2_cli.training.models import LoadedPolicy, load_policy
 from ragen2_cli.training.player import build_player
 from ragen2_cli.training.ppo import credit_rules, critic_for, save_critic
@@ -76,9 +80,12 @@ def start(
 def resume(out: Path, *, steps: int | None = None, quiet: bool = False) -> dict[str, Any]:
     """Go on from the newest complete checkpoint, exactly as an uninterrupted run would.
 
+    With another number of steps the run is not one that had that number from the start, unless its
+    learning rate is constant: a linear or cosine schedule is stretched over all steps from here on.
+
     Args:
         out: The run's folder.
-        steps: Train up to this many steps instead of the config's number.
+        steps: Train up to this many steps; the run's config has this number from now on.
         quiet: Show no progress.
 
     Raises:
@@ -87,37 +94,16 @@ def resume(out: Path, *, steps: int | None = None, quiet: bool = False) -> dict[
     """
     processes.join(RunDirectory.open(out).resolved_config())
     run = processes.one_run(lambda: RunDirectory.create(out, {}, resume=True))
-    with saying_how_to_go_on(run.path), closing(run):
+    with saying_how_to_go_on(run.path, steps), closing(run):
         config = run.resolved_config()
         if steps is not None:
             config = build_config(config.model_dump() | {"steps": steps})
         with closing(_progress(config, quiet)) as progress:
-            checkpoint = processes.on_first(lambda: _newest_checkpoint(run, config, progress))
+            checkpoint = processes.on_first(lambda: newest_checkpoint(run, config, progress))
+            processes.on_first(lambda: remember_steps(run, config.steps))
             loaded = _load(config)
             run.truncate_after(-1 if checkpoint is None else checkpoints.step_of(checkpoint))
             return _Run(config, run, loaded, progress).train(checkpoint)
-
-
-def _newest_checkpoint(run: RunDirectory, config: Config, progress: Progress) -> Path | None:
-    """Return where to go on (None: at the beginning); say which checkpoints were skipped and why.
-
-    Raises:
-        UserError: Every checkpoint is damaged, or nothing is left to do.
-    """
-    found, skipped = checkpoints.newest(run.checkpoints)
-    for name, reason in skipped:
-        progress.note(f"skipping checkpoint {name}: {reason}")
-    if found is None and skipped:
-        raise UserError(f"{run.path}: no complete checkpoint to resume from")
-    if found is None:
-        progress.note(f"{run.path} has no checkpoint yet; starting from the beginning")
-        return None
-    step = checkpoints.step_of(found)
-    if step >= config.steps and run.finished:
-        done = counted(config.steps, "step")
-        raise UserError(f"{run.path}: it is done, at {done}; ask for more with --steps")
-    progress.note(f"resuming {run.path} from step {step}")
-    return found
 
 
 def _progress(config: Config, quiet: bool) -> Progress:
@@ -161,7 +147,6 @@ class _Run:
 
     def _trainer(self, model: Any, loaded: LoadedPolicy, critic: Critic | None) -> RunTrainer:
         config = self.config
-        evaluate = self._evaluate if self.boards else None
         self.interrupts = Interrupts(self.progress)
         self.recorder = Recorder(
             self.run,
@@ -169,8 +154,8 @@ class _Run:
             self.rules,
             self.progress,
             self.interrupts,
-            evaluate,
-            config.evaluation.every,
+            self._evaluate,
+            config.evaluation.every if self.boards else 0,
         )
         from datasets import Dataset
 
@@ -269,7 +254,7 @@ class _Run:
         """
         start = time.perf_counter()
         with self.interrupts:
-            before = self._ends(0) if checkpoint is None else self._before()
+            before = self._ends(0) if checkpoint is None else self._taken_up(checkpoint)
             with self.interrupts.finishing_the_step():
                 self._optimize(checkpoint)
             if self.interrupts.asked:
@@ -295,17 +280,23 @@ class _Run:
         found: dict[str, Any] = json.loads(json.dumps(summary))
         return found
 
+    def _taken_up(self, checkpoint: Path) -> dict[str, Any]:
+        """Return the evaluations of the start; make up the one that an interrupted step owes."""
+        step = checkpoints.step_of(checkpoint)
+        done = step >= self.config.steps  # killed between the last step and the summary
+        owes = not done and processes.on_first(lambda: self.recorder.owes_evaluation(step))
+        if done or owes:
+            self.trainer.load_weights(checkpoint)
+        if owes:
+            self.recorder.make_up(step)
+        rows = processes.on_first(self.run.read_evaluations)
+        return {row.decoding: asdict(row) for row in rows if row.step == 0}
+
     def _optimize(self, checkpoint: Path | None) -> None:
         if checkpoint is None:
             self.trainer.train()
-        elif checkpoints.step_of(checkpoint) < self.config.steps:
+        elif checkpoints.step_of(checkpoint) < self.config.steps and not self.recorder.stop_reason:
             self.trainer.train(resume_from_checkpoint=str(checkpoint))
-        else:  # killed between the last step and the summary
-            self.trainer.load_weights(checkpoint)
-
-    def _before(self) -> dict[str, Any]:
-        rows = processes.on_first(self.run.read_evaluations)
-        return {row.decoding: asdict(row) for row in rows if row.step == 0}
 
     def _matched(self, after: dict[str, Any]) -> dict[str, Any] | None:
         """Measure the start policy at the temperature of the final policy's entropy."""

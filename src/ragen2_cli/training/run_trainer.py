@@ -20,7 +20,7 @@ from ragen2_cli.training.credit import CreditTrainer
 from ragen2_cli.training.player import Player
 from ragen2_cli.training.processes import count, gather
 from ragen2_cli.training.resampling import Dealt, fill_with_live_groups
-from ragen2_cli.training.resume import SafeCheckpointMixin
+from ragen2_cli.training.resume import SafeCheckpointMixin, read_extra
 from ragen2_cli.training.seal_loss import SealLoss
 from ragen2_cli.training.selection import Floats
 
@@ -229,9 +229,10 @@ class RunTrainer(SafeCheckpointMixin, CreditTrainer):
         self._flush()
 
     def load_weights(self, checkpoint: Path) -> None:
-        """Take the policy of a checkpoint without training on."""
+        """Take the policy, the critic and the histories of a checkpoint without training on."""
         checkpoints.verify(checkpoint)
         self._load_from_checkpoint(str(checkpoint))
+        self.load_extra_state(read_extra(checkpoint))
         self.state.global_step = checkpoints.step_of(checkpoint)
 
     def extra_state(self) -> dict[str, Any]:
