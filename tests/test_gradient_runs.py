@@ -82,6 +82,13 @@ def test_a_checkpoint_is_analyzed_and_stays_as_it_is(tmp_path: Path) -> None:
         analyze_run(run, checkpoint=7)
 
 
+def test_a_filter_that_is_not_applied_is_not_named(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **{"steps": 1, "filter.score": "length"})
+    content, _ = analyze_run(run, groups=3)
+    assert content["filter"] == "none: the score length needs more than rewards"
+    assert not any(table["filtered"] for table in content["tables"])
+
+
 def test_a_run_with_a_critic_shows_its_gradient(tmp_path: Path) -> None:
     run = train(tmp_path / "ppo", **{"algorithm.name": "ppo", "diagnostics.gradients_every": 1})
     first = json.loads((run.path / "gradients" / "step-000001.json").read_text())

@@ -22,6 +22,8 @@ from ragen2_cli.logs import Choice
 from ragen2_cli.sweeps.compare import differing_settings
 from test_cli import COMMANDS, run
 
+GRADIENTS = ["train", "--dry-run", "--gradient-analysis-every", "5"]
+
 
 def test_counted() -> None:
     assert [counted(n, "run") for n in (0, 1, 2, 12_000)] == [
@@ -50,6 +52,11 @@ def test_no_docstring_marks_reach_a_reader() -> None:
         (["train", "--dry-run", "--model", "./none"], "--model ./none: no such folder or file"),
         (["train", "--dry-run", "--env", "sokobann"], "did you mean 'sokoban"),
         (["train", "--dry-run", "--kind", "slipp"], "env.kind"),
+        (
+            [*GRADIENTS, "--set", "algorithm.loss_type=cispo"],
+            "--gradient-analysis-every: no analysis for the loss 'cispo'; use one of grpo, dapo",
+        ),
+        ([*GRADIENTS, "--full", "--kl", "0.01"], "give --kl 0, train an adapter with --lora"),
         (
             ["train", "--dry-run", "--env", "countdown", "--stochasticity", "5", "--kind", "slip"],
             "countdown",

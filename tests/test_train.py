@@ -343,15 +343,20 @@ def test_full_fine_tuning_and_other_algorithms_run(tmp_path: Path) -> None:
 
 def test_spread_of_outcome_ignores_the_format(tmp_path: Path) -> None:
     start(
-        tiny(**{"steps": 1, "filter.spread_of": "outcome"}),
+        tiny(**{"steps": 1, "filter.spread_of": "outcome", "rollout.temperature": 2.0}),
         tmp_path / "run",
         quiet=True,
     )
     run = RunDirectory.open(tmp_path / "run")
+    tied = dead = 0
     for group in range(4):
         members = [e for e in run.read_rollouts(1) if e.group == group]
+        dead += len({e.episode_return for e in members}) == 1
         if len({e.outcome for e in members}) == 1:
+            tied += 1
             assert not any(e.kept for e in members)
+    # Dead is a group whose returns tie, also where the filter judges by the outcome.
+    assert run.read_steps()[0].dead_groups == dead < tied
 
 
 def test_a_stop_between_two_updates_waits_for_the_boundary(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Run by torchrun in a test: one PPO step with a group per process, all weights saved by rank."""
+"""Run by torchrun in a test: one step with credit per turn, a group per process, by PPO or not."""
 
 import os
 import sys
@@ -15,12 +15,13 @@ from test_credit import Scripted
 from tiny_trl import Script, config, tiny_model, trainer
 
 
-def main(rewards: list[list[float]], folder: Path) -> None:
-    """Train one step; with several processes each one plays its own group."""
+def main(rewards: list[list[float]], folder: Path, critic: bool) -> None:
+    """Train one step and save all weights; with several processes each plays its own group."""
     rank, processes = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     args = config(
-        folder, rows=8 // processes, parts=2, loss_type="dapo", learning_rate=1e-2, optim="sgd"
-    )
+        folder, rows=8 // processes, parts=2, loss_type="dapo", learning_rate=1e-2, optim="sgd",
+        scale_rewards="batch",
+    )  # fmt: skip
     model = tiny_model()
     built = trainer(
         Scripted,
@@ -30,18 +31,19 @@ def main(rewards: list[list[float]], folder: Path) -> None:
         args=args,
         groups=2,
         group_filter=GroupFilter("top-p", 1.0),
-        credit=CreditRules("turn", Discounts(0.9, 0.9), CriticSettings(lr=1e-2, epochs=2)),
-        critic=build_critic(model, rank=2),
+        credit=CreditRules(
+            "turn", Discounts(0.9, 0.9), CriticSettings(lr=1e-2, epochs=2) if critic else None
+        ),
+        critic=build_critic(model, rank=2) if critic else None,
     )
     built.train()
+    judge = built.learner.critic.trained() if critic else {"none": torch.zeros(1)}
     logged = built.state.log_history[0]
     torch.save(
         {
             "policy": torch.cat([one.detach().flatten() for one in built.model.parameters()]),
-            "critic": torch.cat(
-                [one.detach().flatten() for one in built.learner.critic.trained().values()]
-            ),
-            "logged": {name: logged[name] for name in ("value_loss", "value_mean")},
+            "critic": torch.cat([one.detach().flatten() for one in judge.values()]),
+            "logged": {name: logged[name] for name in ("value_loss", "value_mean") if critic},
         },
         folder / f"{processes}-{rank}.pt",
     )
@@ -49,4 +51,5 @@ def main(rewards: list[list[float]], folder: Path) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    main([[float(x) for x in row] for row in sys.argv[1].split("/")], Path(sys.argv[2]))
+    table = [[float(x) for x in row] for row in sys.argv[1].split("/")]
+    main(table, Path(sys.argv[2]), sys.argv[3] == "critic")

@@ -53,7 +53,9 @@ def train(
         str | None, typer.Option(help="Policy: embedded, a hub id, a folder or a .gguf file.")
     ] = None,
     adapter: Annotated[str | None, typer.Option(help="Start from this PEFT adapter.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps.")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps; with --resume the run's new number.")
+    ] = None,
     prompts: Annotated[int | None, typer.Option(help="Prompt groups P in a batch.")] = None,
     group_size: Annotated[int | None, typer.Option(help="Rollouts G of each prompt.")] = None,
     algorithm: Annotated[str | None, typer.Option(help="grpo, dapo, dr-grpo or ppo.")] = None,

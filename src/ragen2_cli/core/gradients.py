@@ -19,6 +19,8 @@ from ragen2_cli.errors import UserError, did_you_mean
 
 Remainder = Literal["spread", "last"]
 Per = Literal["batch", "row", "token"]
+ANALYZED_LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo")
+"""TRL's losses whose policy gradient, at the policy that sampled, is known here."""
 REMAINDERS: tuple[Remainder, ...] = get_args(Remainder)
 PERS: tuple[Per, ...] = get_args(Per)
 

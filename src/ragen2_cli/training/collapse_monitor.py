@@ -2,8 +2,10 @@
 
 A ``TrainerCallback`` sees no completions, so the monitor is given the trainer, as TRL's own
 callbacks for completions are, and reads the table that ``GRPOTrainer`` keeps of its last generation
-batch (what ``log_completions`` prints). It measures right before the optimizer step, while the
-policy is still the one that sampled the batch.
+batch (what ``log_completions`` prints). It measures right before the optimizer step, at
+temperature 1. In the first update on a batch the policy is still the one that sampled it; with
+``num_iterations`` above 1, or ``steps_per_generation`` above ``gradient_accumulation_steps``, it
+has learned from the batch already in later updates.
 """
 
 import json

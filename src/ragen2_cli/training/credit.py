@@ -5,8 +5,10 @@ loop: the filter has chosen, the rows that are left get their advantages, and al
 neither a critic nor credit per turn nothing here does anything.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,7 @@ from ragen2_cli.records import Episode
 from ragen2_cli.training.compaction import Batch, loss_mask
 from ragen2_cli.training.critic import Critic
 from ragen2_cli.training.critic_learner import CriticLearner, CriticSettings
+from ragen2_cli.training.processes import gather
 from ragen2_cli.training.selection import replace_last
 from ragen2_cli.training.snr_trainer import SnrGRPOTrainer
 
@@ -178,9 +181,13 @@ class CreditTrainer(SnrGRPOTrainer):
         return advantages, means
 
     def _compared(self, turns: Turns, rows: Any) -> tuple[Floats, Floats]:
-        """The same from comparisons inside the groups."""
-        relative = turn_advantages(turns.rewards_N_K, self.num_generations, self.scale_rewards)
-        relative *= self._scale(len(relative), dead=0.0)[:, None]
+        """The same from comparisons inside the groups, over the batch of all processes."""
+        count = len(turns.rewards_N_K)
+        columns = zip_longest(*gather(turns.rewards_N_K.tolist()), fillvalue=math.nan)
+        rewards_N_K = np.array(list(columns)).reshape(-1, count * self.accelerator.num_processes).T
+        start = self.accelerator.process_index * count
+        relative = turn_advantages(rewards_N_K, self.num_generations, self.scale_rewards)
+        relative = relative[start : start + count] * self._scale(count, dead=0.0)[:, None]
         advantages = spread_over_tokens(relative, turns.turn_N_C)
         return advantages[rows], _row_means(advantages, turns.turn_N_C)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen2_cli.core.gradients import Remainder
+from ragen2_cli.core.gradients import ANALYZED_LOSSES, Remainder
 from ragen2_cli.core.groups import Scale, advantages, group_stats
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
@@ -132,6 +132,6 @@ def _row_weights(tokens_N: NDArray[np.int64], settings: ProbeSettings) -> NDArra
     if settings.loss_type in ("dapo", "bnpo"):
         return np.full(rows, 1 / max(int(tokens_N.sum()), 1))
     raise UserError(
-        f"gradients: no analysis for the loss '{settings.loss_type}'; use grpo, dapo, bnpo or"
-        " dr_grpo"
+        f"gradients: no analysis for the loss '{settings.loss_type}';"
+        f" use one of {', '.join(ANALYZED_LOSSES)}"
     )

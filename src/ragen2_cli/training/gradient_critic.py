@@ -1,6 +1,6 @@
 """The critic's part of a gradient analysis: advantages per token, and its own gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
@@ -55,9 +55,11 @@ class CriticProbe:
             for row, episode in zip(advantages, episodes, strict=True)
         ]
 
-    def __call__(self, rows: NDArray[np.int64]) -> Floats:
-        """Flat gradient of the value loss of some rows, over the tokens of the whole batch."""
-        found = np.zeros(sum(one.numel() for one in self._parameters))
+    def __call__(self, rows: NDArray[np.int64]) -> Iterator[Sequence[Tensor]]:
+        """Yield gradients that add up to that of some rows' value loss.
+
+        One tensor per parameter; the loss is over the tokens of the whole batch.
+        """
         total = max(int(self._own.sum()), 1)
         lengths = row_lengths(self._batch)[torch.as_tensor(rows)].tolist()
         for places in chunk_by_length(lengths, self._tokens):
@@ -71,9 +73,7 @@ class CriticProbe:
                 self._returns[chunk, :width].to(values),
                 self._own[chunk, :width].to(values),
             )
-            gradients = torch.autograd.grad(loss / total, self._parameters)
-            found += torch.cat([one.flatten().double().cpu() for one in gradients]).numpy()
-        return found
+            yield torch.autograd.grad(loss / total, self._parameters)
 
     def _moved(self, batch: Batch) -> Batch:
         device = self._parameters[0].device

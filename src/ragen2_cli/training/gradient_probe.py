@@ -3,7 +3,9 @@
 Groups are sorted by reward spread into buckets. Every micro-batch goes through the model once; its
 graph then gives the gradient of the policy loss (under each way of scaling rewards), of the
 entropy term and of the KL term. All are sums over rows with weights that belong to the whole
-analyzed batch, so buckets add up to the batch, and what a filter keeps is a sum of parts too.
+analyzed batch, so buckets add up to the batch, and what a filter keeps is a sum of parts too. Kept
+are norms, and for each term three sums as large as the trainable weights: of the bucket under way,
+of the batch and of what the filter keeps.
 
 At the policy that sampled the batch every probability ratio is 1, so clipping changes nothing.
 Only trainable parameters are differentiated. Nothing is written into ``.grad``, no generator is
@@ -25,23 +27,20 @@ from ragen2_cli.core.filters import GroupFilter
 from ragen2_cli.core.gradients import (
     PERS,
     BucketRow,
-    TermGradients,
     TermNorms,
     gradient_table,
     quantile_buckets,
-    summed,
-    term_norms,
 )
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
 from ragen2_cli.training.gradient_batch import ProbeBatch, ProbeSettings
 from ragen2_cli.training.gradient_critic import CriticProbe
+from ragen2_cli.training.gradient_sums import GradientSums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REGULARIZERS = ("entropy", "kl")
-Vectors = dict[str, NDArray[np.float64]]
 Tables = dict[str, list[BucketRow]]
 
 
@@ -109,31 +108,49 @@ def probe(
     chosen = (group_filter or GroupFilter(strategy="none")).select(batch.spread_P_G)
     kept_P = np.isin(np.arange(len(batch.dead_P)), chosen.kept)
     buckets = quantile_buckets(batch.score_P, settings.buckets, settings.remainder)
+    alive = [k for k, bucket in enumerate(buckets) if kept_P[bucket].any()]
+    members = [buckets[k][kept_P[buckets[k]]] for k in alive]
+    kept_groups = np.flatnonzero(kept_P)
+    shares = batch.inverse_shares(kept_groups, settings.loss_type) if alive else (1.0, 1.0)
+    whole_norms: dict[str, list[TermNorms]] = {scale: [] for scale in scales}
+    kept_norms: dict[str, list[TermNorms]] = {scale: [] for scale in scales}
+
+    def note(norms: dict[str, list[TermNorms]], sums: GradientSums, *factors: float) -> None:
+        for scale in scales:
+            norms[scale].append(sums.norms(scale, *factors))
+
     with _evaluating(model):
         measure = _Measure(model, parameters, batch, settings, reference, scales, critic)
-        parts = []
+        whole = GradientSums(measure.terms)
+        kept = whole if kept_P.all() else GradientSums(measure.terms)
         for done, bucket in enumerate(buckets):
             progress(done, len(buckets))
-            halves = (bucket[kept_P[bucket] == kept] for kept in (True, False))
-            parts.append([measure(batch.rows_of(half)) for half in halves])
-    whole = [_added(pair) for pair in parts]
-    tables: Tables = {scale: _table(batch, buckets, whole, scale, 1.0, 1.0) for scale in scales}
+            part = GradientSums(measure.terms)
+            measure(batch.rows_of(bucket[kept_P[bucket]]), part)
+            if kept_P[bucket].any():
+                note(kept_norms, part, *shares)
+            if kept is not whole:
+                kept.absorb(part)
+            measure(batch.rows_of(bucket[~kept_P[bucket]]), part)
+            note(whole_norms, part)
+            whole.absorb(part)
+        note(whole_norms, whole)
+        note(kept_norms, kept, *shares)
+    tables: Tables = {scale: _table(batch, buckets, whole_norms[scale]) for scale in scales}
     filtered: Tables = {}
-    alive = [k for k, bucket in enumerate(buckets) if kept_P[bucket].any()]
-    if alive:
-        members = [buckets[k][kept_P[buckets[k]]] for k in alive]
-        shares = batch.inverse_shares(np.concatenate(members), settings.loss_type)
-        for scale in scales:
-            rows = _table(batch, members, [parts[k][0] for k in alive], scale, *shares)
-            names = [f"Q{k + 1}" for k in alive] + ["all"]
-            filtered[scale] = [
-                replace(row, bucket=name) for row, name in zip(rows, names, strict=True)
-            ]
+    for scale in scales if alive else ():
+        rows = _table(batch, members, kept_norms[scale])
+        names = [f"Q{k + 1}" for k in alive] + ["all"]
+        filtered[scale] = [replace(row, bucket=name) for row, name in zip(rows, names, strict=True)]
     return GradientReport(tables, filtered, int(kept_P.sum()), time.perf_counter() - start)
 
 
 class _Measure:
-    """Sums the gradients of every term over some rows."""
+    """Adds up the gradients of every term over some rows.
+
+    Attributes:
+        terms: The task gradient by scale of rewards, the regularizers that are on, the critic.
+    """
 
     def __init__(
         self,
@@ -149,24 +166,23 @@ class _Measure:
         self._model, self._parameters = model, parameters
         self._batch, self._settings, self._reference = batch, settings, reference
         self._device = parameters[0].device
-        self._terms = [
+        self.terms = [
             *scales,
             *(name for name in REGULARIZERS if asdict(settings)[name]),
+            *(["critic"] if critic is not None else []),
         ]
 
-    def __call__(self, rows: NDArray[np.int64]) -> Vectors:
-        size = sum(one.numel() for one in self._parameters)
-        found = {term: np.zeros(size) for term in self._terms}
+    def __call__(self, rows: NDArray[np.int64], sums: GradientSums) -> None:
         for chunk in self._chunks(rows):
             losses = {term: loss for term, loss in self._losses(chunk).items() if loss is not None}
             for number, (term, loss) in enumerate(losses.items(), start=1):
                 gradients = torch.autograd.grad(
                     loss, self._parameters, retain_graph=number < len(losses), allow_unused=True
                 )
-                found[term] += _flat(gradients, self._parameters)
+                sums.add(term, gradients)
         if self._critic is not None:
-            found["critic"] = self._critic(rows)
-        return found
+            for gradients in self._critic(rows):
+                sums.add("critic", gradients)
 
     def _chunks(self, rows: NDArray[np.int64]) -> "Iterator[list[int]]":
         """Rows of similar length, at most ``tokens_per_forward`` padded tokens at a time."""
@@ -250,46 +266,17 @@ class _Measure:
         return logs.gather(-1, targets[..., None]).squeeze(-1), entropies
 
 
-def _flat(
-    gradients: Sequence[Tensor | None], parameters: Sequence[nn.Parameter]
-) -> NDArray[np.float64]:
-    parts = [
-        torch.zeros(one.numel()) if gradient is None else gradient.detach().flatten().cpu()
-        for gradient, one in zip(gradients, parameters, strict=True)
-    ]
-    flat: NDArray[np.float64] = torch.cat([part.double() for part in parts]).numpy()
-    return flat
-
-
-def _added(parts: Sequence[Vectors]) -> Vectors:
-    return {term: np.sum([part[term] for part in parts], axis=0) for term in parts[0]}
-
-
 def _table(
-    batch: ProbeBatch,
-    buckets: Sequence[NDArray[np.int64]],
-    vectors_B: Sequence[Vectors],
-    scale: str,
-    loss_factor: float,
-    entropy_factor: float,
+    batch: ProbeBatch, buckets: Sequence[NDArray[np.int64]], norms: Sequence[TermNorms]
 ) -> list[BucketRow]:
-    gradients = [
-        TermGradients(
-            vectors[scale] * loss_factor,
-            vectors["entropy"] * entropy_factor if "entropy" in vectors else None,
-            vectors["kl"] * loss_factor if "kl" in vectors else None,
-            vectors["critic"] * entropy_factor if "critic" in vectors else None,
-        )
-        for vectors in vectors_B
-    ]
-    rows_P = np.full(len(batch.dead_P), batch.group_size)
+    """One row per bucket and ``all``, whose norms come last."""
     return gradient_table(
-        [term_norms(one) for one in gradients],
-        term_norms(summed(gradients)),
+        norms[:-1],
+        norms[-1],
         buckets,
         score_P=batch.score_P,
         dead_P=batch.dead_P,
-        rows_P=rows_P,
+        rows_P=np.full(len(batch.dead_P), batch.group_size),
         tokens_P=batch.tokens_N.reshape(-1, batch.group_size).sum(axis=1),
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,8 @@ def analyze_batch(
 
     Rewards scaled as the run does and not scaled at all are reported side by side, and with a
     critic the advantages that it gives. Groups are
-    sorted by the filter's spread, ``reward_var`` where it ranks by something else.
+    sorted by the filter's spread, ``reward_var`` where it ranks by something else; such a filter is
+    not applied, ``filter`` says so and there are no filtered tables.
     """
     own: Scale = config.algorithm.scale_rewards
     scales: tuple[Scale, ...] = ("group" if own == "none" else own, "none")
@@ -123,8 +125,9 @@ def analyze_batch(
         score=config.filter.score if config.filter.score in SPREAD_SCORES else "reward_var",
     )
     chosen: GroupFilter | None = config.filter.group_filter()
+    said = f"{config.filter.strategy} {config.filter.value:g}"
     if config.filter.score not in SPREAD_SCORES:
-        chosen = None  # its score needs more than the rewards
+        chosen, said = None, f"none: the score {config.filter.score} needs more than rewards"
     report = probe(
         model,
         episodes,
@@ -136,6 +139,8 @@ def analyze_batch(
         critic=None if critic is None else CriticProbe(critic, credit_rules(config), episodes),
         progress=progress,
     )
+    if chosen is None:
+        report = replace(report, filtered={})
     about = {
         "step": step,
         "source": source,
@@ -150,7 +155,7 @@ def analyze_batch(
         "entropy": settings.entropy,
         "kl": settings.kl,
         "remainder": remainder,
-        "filter": f"{config.filter.strategy} {config.filter.value:g}",
+        "filter": said,
         "scale_rewards": own if critic is None else "gae",
     }
     return report_json(report, about)

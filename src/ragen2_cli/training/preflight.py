@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ragen2_cli.config import Config
+from ragen2_cli.core.gradients import ANALYZED_LOSSES
 from ragen2_cli.envs import TextEnv, environment_class, make, options_of
 from ragen2_cli.envs.session import Limits
 from ragen2_cli.errors import UserError
@@ -24,6 +25,7 @@ def check(config: Config, out: Path | None = None, *, force: bool = False) -> No
         UserError: One line about the first fault.
     """
     limits_of(config, build_env(config))
+    _check_gradients(config)
     locate(config.model.name, config.env.name)
     if config.model.full and config.model.dtype == "float16":
         raise UserError("--dtype float16: too narrow for --full; use bfloat16 or float32")
@@ -37,6 +39,22 @@ def check(config: Config, out: Path | None = None, *, force: bool = False) -> No
             raise UserError(f"--out {out}: exists and is not a folder")
         if any(out.iterdir()):
             raise UserError(f"--out {out}: exists; give --resume to go on or --force to replace it")
+
+
+def _check_gradients(config: Config) -> None:
+    """Refuse a gradient analysis that would end the run at the first step that it is made at."""
+    where = "--gradient-analysis-every"
+    if not config.diagnostics.gradients_every:
+        return
+    loss = config.trl.get("loss_type", config.algorithm.loss_type)
+    if loss not in ANALYZED_LOSSES:
+        known = ", ".join(ANALYZED_LOSSES)
+        raise UserError(f"{where}: no analysis for the loss '{loss}'; use one of {known}, or 0")
+    if config.model.full and config.trl.get("beta", config.algorithm.kl):
+        raise UserError(
+            f"{where}: the KL term of a run that trains every weight is not analyzed; give --kl 0,"
+            " train an adapter with --lora, or give 0"
+        )
 
 
 def build_env(config: Config) -> TextEnv:

@@ -144,7 +144,7 @@ class Recorder(TrainerCallback):
             episode_return=fmean(e.episode_return or 0.0 for e in scored) if scored else None,
             groups=0 if selection is None else len(selection.dead_P) + replaced,
             kept_groups=0 if selection is None else len(selection.kept),
-            dead_groups=0 if selection is None else int(selection.dead_P.sum()) + replaced,
+            dead_groups=batch.dead_groups,
             reward_std=batch.reward_std,
             reward_var=batch.reward_var,
             invalid_rate=sum(episode.invalid_turns for episode in episodes) / max(turns, 1),

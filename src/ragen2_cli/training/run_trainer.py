@@ -31,6 +31,7 @@ class GenerationBatch:
 
     ``discarded`` are the rollouts of dead groups that ``filter.strategy`` ``resample`` replaced:
     played and paid for, but not trained on. ``rounds`` is how often it had to draw.
+    ``dead_groups`` are those whose returns do not differ, whatever the filter judges.
     """
 
     step: int
@@ -40,6 +41,7 @@ class GenerationBatch:
     rounds: int = 1
     selection: Selection | None = None
     advantages_N: Floats | None = None
+    dead_groups: int = 0
     reward_std: float | None = None
     reward_var: float | None = None
     diagnosis_seconds: float = 0.0
@@ -214,6 +216,7 @@ class RunTrainer(SafeCheckpointMixin, CreditTrainer):
         discarded = [trajectory.episode.episode_return for trajectory in batch.discarded]
         rewards = np.concatenate([rewards_N, np.array(discarded, dtype=np.float64)])
         stats = group_stats(rewards.reshape(-1, self.num_generations))
+        batch.dead_groups = int(stats.dead_P.sum())
         batch.reward_std = float(stats.std_P.mean())
         batch.reward_var = float(stats.var_P.mean())
         start_of_diagnosis = time.perf_counter()

@@ -109,7 +109,8 @@ class SealLoss(nn.Module):
     def reseed(self, *moment: int) -> None:
         """Start the head's dropout anew from the seed and a moment (process, step, ...).
 
-        So a resumed run drops what an uninterrupted one does, with nothing to save.
+        So a resumed run drops what an uninterrupted one does, with nothing to save, where the
+        moment is counted from its first step on (TRL's own ``_step`` starts at 0 again).
         """
         seed = np.random.SeedSequence((self.seed, *moment)).generate_state(1, np.uint64)[0]
         self.ready.generator.manual_seed(int(seed))

@@ -79,7 +79,9 @@ class SealTrainer(TokenScoresTrainer):
         self._rows.append(torch.cat([means, counts], 1))
         if self.seal is None:
             return 0.0
-        self.seal.reseed(self.accelerator.process_index, self._step)
+        window = self.args.gradient_accumulation_steps
+        moment = self.state.global_step * window + self._step % window  # known to a resumed run
+        self.seal.reseed(self.accelerator.process_index, moment)
         logits_M = self.seal.ready(states_M_H)
         logits = spread(logits_M, places)
         loss = seal_loss(logits, advantages, places, self.seal.aggregation)
