@@ -46,11 +46,11 @@ def _check_gradients(config: Config) -> None:
     where = "--gradient-analysis-every"
     if not config.diagnostics.gradients_every:
         return
-    loss = config.trl.get("loss_type", config.algorithm.loss_type)
+    loss = config.algorithm.loss_type
     if loss not in ANALYZED_LOSSES:
         known = ", ".join(ANALYZED_LOSSES)
         raise UserError(f"{where}: no analysis for the loss '{loss}'; use one of {known}, or 0")
-    if config.model.full and config.trl.get("beta", config.algorithm.kl):
+    if config.model.full and config.algorithm.kl:
         raise UserError(
             f"{where}: the KL term of a run that trains every weight is not analyzed; give --kl 0,"
             " train an adapter with --lora, or give 0"
