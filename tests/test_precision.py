@@ -104,6 +104,7 @@ def test_small_steps_of_every_weight_arrive(tmp_path: Path) -> None:
 
 def test_gradients_are_measured_under_autocast(tmp_path: Path) -> None:
     flags = {"model.full": True, "model.dtype": "bfloat16", "diagnostics.gradients_every": 1}
+    flags["model.device"] = "auto"
     start(config(**flags, **{"evaluation.episodes": 0}), tmp_path / "run", quiet=True)
     (found,) = (tmp_path / "run" / "gradients").glob("*.json")
     assert found.stat().st_size

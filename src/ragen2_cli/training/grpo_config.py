@@ -9,6 +9,7 @@ from trl import GRPOConfig
 from ragen2_cli.config import Config
 from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.rollout.template import STOP_TEXT
+from ragen2_cli.training.models import resolve_device
 from ragen2_cli.training.weights import autocasts
 
 SETTINGS = {
@@ -93,7 +94,7 @@ def grpo_config(config: Config, folder: Path, *, max_completion_length: int) -> 
         "save_strategy": "steps",
         "report_to": list(config.report_to) or "none",
         "disable_tqdm": True,
-        "use_cpu": config.model.device == "cpu",
+        "use_cpu": resolve_device(config.model.device) == "cpu",
         "dataloader_pin_memory": False,
         "bf16": autocasts(config),
         "fp16": False,
