@@ -96,6 +96,17 @@ def test_two_and_two_steps_are_four(whole: RunDirectory, tmp_path: Path) -> None
         assert digest(half / name) == digest(whole.path / name)
 
 
+def test_a_run_killed_before_its_summary_ends_with_its_critic(
+    whole: RunDirectory, tmp_path: Path
+) -> None:
+    out = tmp_path / "killed"
+    shutil.copytree(whole.path, out)
+    for name in ("summary.json", "critic.safetensors"):
+        (out / name).unlink()
+    resume(out, quiet=True)
+    assert digest(out / "critic.safetensors") == digest(whole.path / "critic.safetensors")
+
+
 def test_the_first_batch_is_that_of_a_run_without_a_critic(
     whole: RunDirectory, tmp_path: Path
 ) -> None:
