@@ -102,7 +102,10 @@ if os.fork() == 0:
             open("/tmp/alive", "w").write("x")
             time.sleep(0.001)
     os._exit(0)
-time.sleep(0.1)
+for _ in range(1000):  # until the grandchild is there
+    if os.path.exists("/tmp/alive"):
+        break
+    time.sleep(0.002)
 print(sorted(os.listdir("/tmp")))
 """
     look = """

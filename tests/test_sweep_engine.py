@@ -240,8 +240,10 @@ def test_ctrl_c_notes_what_was_under_way(tmp_path: Path) -> None:
             time.sleep(60)
         """)
     )
+    # Where the tests run in the background their shell may have switched the signal off.
     code = textwrap.dedent(f"""
-        import sys
+        import signal, sys
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         from pathlib import Path
         from ragen2_cli.sweeps import workers
         from ragen2_cli.sweeps.engine import run_sweep
