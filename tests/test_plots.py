@@ -138,6 +138,17 @@ def test_many_arms_have_bars_at_the_end_in_place_of_bands(arms: int, banded: boo
         assert {tuple(line.get_ydata()) for line in bars} == {(0.40, 0.44)}
 
 
+def test_a_later_panel_is_not_cut_by_an_earlier_ones_axis() -> None:
+    figure, grid = style.canvas(4, 3, 1, 2, sharey=True)
+    for axes, highest in zip(grid[0], (0.3, 0.4), strict=True):
+        axes.plot([0, 1], [0.2, highest])
+        style.from_zero(axes)
+    figure.canvas.draw()
+    for axes in grid[0]:
+        low, high = axes.get_ylim()
+        assert low < 0 < 0.4 < high < 0.5
+
+
 def test_smoothing_looks_back_only_and_skips_what_is_absent() -> None:
     points = [(1, 1.0), (2, None), (3, 3.0), (4, 8.0)]
     assert series.smooth(points, 2) == [(1, 1.0), (3, 2.0), (4, 5.5)]

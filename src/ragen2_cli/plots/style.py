@@ -181,9 +181,12 @@ def head_of(figure: Figure, text: str, handles: Sequence[Any], names: Sequence[s
 
 
 def from_zero(axes: Axes) -> None:
-    """Let the y axis begin just below 0, so that marks at 0 are whole."""
+    """Let the y axis begin just below 0, so that marks at 0 are whole.
+
+    Where panels share the axis, one that is drawn later still makes it longer.
+    """
     top = axes.get_ylim()[1]
-    axes.set_ylim(-0.03 * top, top)
+    axes.set_ylim(-0.03 * top, top, auto=None)
 
 
 def number(value: Any) -> float:
