@@ -7,19 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragen2_cli.core.gradients import (
-    TermGradients,
-    TermNorms,
-    gradient_table,
-    quantile_buckets,
-    summed,
-    term_norms,
-)
+from ragen2_cli.core.gradients import TermNorms, gradient_table, quantile_buckets
 from ragen2_cli.core.groups import advantages, group_stats
 from ragen2_cli.errors import UserError
+from ragen2_cli.training.gradient_sums import GradientSums
 
 GOLDEN = Path(__file__).parent / "goldens" / "rv_buckets.json"
 CASES = [pytest.param(case, id=case["id"]) for case in json.loads(GOLDEN.read_text())["cases"]]
@@ -71,6 +66,25 @@ def test_bucket_arguments_are_checked():
         quantile_buckets([1, math.nan])
 
 
+def gradients(task, **regularizers):
+    """Gradients of one parameter by term: the policy loss, and ``entropy`` and ``kl`` if given."""
+    sums = GradientSums(["none", *regularizers])
+    for term, gradient in {"none": task, **regularizers}.items():
+        sums.add(term, [torch.tensor(gradient, dtype=torch.float64)])
+    return sums
+
+
+def summed(parts):
+    total = GradientSums(["none", "entropy", "kl"])
+    for part in parts:
+        total.absorb(part)
+    return total
+
+
+def term_norms(sums):
+    return sums.norms("none")
+
+
 def _two_parameter_policy(rewards_P_G, actions_P_G, theta, entropy_coef):
     """Gradients per group of a softmax over two actions, over the rows of the whole batch.
 
@@ -84,7 +98,8 @@ def _two_parameter_policy(rewards_P_G, actions_P_G, theta, entropy_coef):
     for advantage_G, action_G in zip(advantages(rewards_P_G, "none"), actions_P_G, strict=True):
         score = np.eye(2)[action_G] - p
         task = -(advantage_G[:, None] * score).sum(axis=0) / rows
-        found.append(TermGradients(task, -entropy_coef * entropy_gradient * len(action_G) / rows))
+        entropy_term = -entropy_coef * entropy_gradient * len(action_G) / rows
+        found.append(gradients(task, entropy=entropy_term))
     return found
 
 
@@ -110,8 +125,8 @@ def test_two_parameter_policy_by_hand():
 
 def test_table_adds_up_and_rescales():
     # 3-4-5: task (3, 0) and (0, 4) in two buckets, together 5. Regularizers (1, 0) + KL (0, 1).
-    one = TermGradients(np.array([3.0, 0.0]), np.array([1.0, 0.0]), np.array([0.0, 1.0]))
-    two = TermGradients(np.array([0.0, 4.0]), np.array([1.0, 0.0]), np.array([0.0, 1.0]))
+    one = gradients([3.0, 0.0], entropy=[1.0, 0.0], kl=[0.0, 1.0])
+    two = gradients([0.0, 4.0], entropy=[1.0, 0.0], kl=[0.0, 1.0])
     rewards = [[0.0, 2.0], [0.0, 0.0], [0.0, 6.0]]
     stats = group_stats(rewards)
     buckets = quantile_buckets(stats.var_P, 2)
@@ -144,19 +159,14 @@ def test_table_adds_up_and_rescales():
 
 
 def test_a_term_that_is_off_is_absent_not_zero():
-    norms = term_norms(TermGradients(np.array([3.0, 4.0])))
+    norms = term_norms(gradients([3.0, 4.0]))
     assert norms == TermNorms(task=5.0)
     assert norms.regularizer_sum is None
     assert norms.snr is None
     assert TermNorms(task=1.0, entropy=0.0, regularizer=0.0).snr is None
 
 
-def test_gradients_that_do_not_match_are_refused():
-    with_entropy = TermGradients(np.ones(2), np.ones(2))
-    with pytest.raises(UserError, match="entropy term is missing"):
-        summed([with_entropy, TermGradients(np.ones(2))])
-    with pytest.raises(UserError, match="no bucket"):
-        summed([])
+def test_norms_that_do_not_match_the_buckets_are_refused():
     with pytest.raises(UserError, match="1 norms for 2 buckets"):
         gradient_table(
             [TermNorms(1.0)],

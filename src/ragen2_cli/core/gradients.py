@@ -25,19 +25,6 @@ REMAINDERS: tuple[Remainder, ...] = get_args(Remainder)
 PERS: tuple[Per, ...] = get_args(Per)
 
 
-@dataclass(frozen=True, eq=False)
-class TermGradients:
-    """Flat gradients of the policy's three loss terms, and of a critic's loss in its own weights.
-
-    None for a term that is off (coefficient 0), and without a critic.
-    """
-
-    task_D: NDArray[np.float64]
-    entropy_D: NDArray[np.float64] | None = None
-    kl_D: NDArray[np.float64] | None = None
-    critic_C: NDArray[np.float64] | None = None
-
-
 @dataclass(frozen=True)
 class TermNorms:
     """Euclidean norms of the loss terms' gradients; None for what was not computed.
@@ -162,42 +149,6 @@ def quantile_buckets(
     return [np.sort(part) for part in np.split(order, starts)]
 
 
-def term_norms(gradients: TermGradients) -> TermNorms:
-    """Norms of one bucket's summed gradients.
-
-    A task gradient of all zeros (a bucket of dead groups) has norm exactly 0.
-    """
-    terms = [term for term in (gradients.entropy_D, gradients.kl_D) if term is not None]
-    return TermNorms(
-        task=_norm(gradients.task_D),
-        entropy=None if gradients.entropy_D is None else _norm(gradients.entropy_D),
-        kl=None if gradients.kl_D is None else _norm(gradients.kl_D),
-        regularizer=_norm(np.sum(np.asarray(terms, dtype=np.float64), axis=0)) if terms else None,
-        critic=None if gradients.critic_C is None else _norm(gradients.critic_C),
-    )
-
-
-def summed(gradients_B: Sequence[TermGradients]) -> TermGradients:
-    """The gradients of several buckets together, which need no further backward pass.
-
-    Raises:
-        UserError: No buckets, or a term that is present in some of them only.
-    """
-    if not gradients_B:
-        raise UserError("gradient analysis: no bucket to add up")
-
-    def total(name: str, parts: list[NDArray[np.float64] | None]) -> NDArray[np.float64] | None:
-        present = [np.asarray(part, dtype=np.float64) for part in parts if part is not None]
-        if present and len(present) < len(parts):
-            raise UserError(f"gradient analysis: the {name} term is missing from some buckets")
-        return np.sum(present, axis=0) if present else None
-
-    task = np.sum([np.asarray(one.task_D, dtype=np.float64) for one in gradients_B], axis=0)
-    entropy = total("entropy", [one.entropy_D for one in gradients_B])
-    kl = total("KL", [one.kl_D for one in gradients_B])
-    return TermGradients(task, entropy, kl, total("critic", [one.critic_C for one in gradients_B]))
-
-
 def scaled(norms: TermNorms, factor: float) -> TermNorms:
     """All norms times one non-negative factor; what was not computed stays None."""
 
@@ -227,7 +178,7 @@ def gradient_table(
 
     Args:
         norms_B: Norms per bucket over the global denominator (all rows of the batch).
-        whole: The same for the whole batch (``term_norms(summed(...))``).
+        whole: The same for the whole batch: of the sum of the buckets' gradients.
         buckets: Group indices per bucket.
         score_P: Spread of each group.
         dead_P: Whether each group is dead.
@@ -258,7 +209,3 @@ def gradient_table(
         )
         for name, group, norms in zip(names, members, [*norms_B, whole], strict=True)
     ]
-
-
-def _norm(vector_D: NDArray[np.float64]) -> float:
-    return float(np.linalg.norm(np.asarray(vector_D, dtype=np.float64)))
