@@ -42,6 +42,7 @@ def test_algorithm_name_sets_what_is_not_said() -> None:
         ("rollout.group_size=1", "group_size"),
         ("optimizer.lr=0", "optimizer.lr"),
         ("optimizer.micro_batches=7", "micro_batches"),
+        ("model={full=true,adapter='x'}", "ragen2 models export"),
         ("steps=zero", "steps"),
         ("env.dead_share=1.5", "env.dead_share"),
         ("schema_version=99", "newer"),

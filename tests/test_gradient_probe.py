@@ -261,6 +261,21 @@ def test_the_chunks_do_not_matter() -> None:
         assert one.norms.entropy == pytest.approx(other.norms.entropy, rel=1e-4)
 
 
+def test_a_large_vocabulary_makes_smaller_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = lora_model(), lora_rows()
+    vocabulary = model.config.vocab_size
+    monkeypatch.setattr("ragen2_cli.training.gradient_probe.MOST_SCORES", 30 * vocabulary)
+    seen = []
+    handle = model.register_forward_pre_hook(
+        lambda _module, _args, given: seen.append(given["input_ids"].shape), with_kwargs=True
+    )
+    probe(model, rows, 3, ProbeSettings())
+    handle.remove()
+    assert len(seen) > 1
+    assert all(shape[0] == 1 or shape.numel() <= 30 for shape in seen)
+    assert any(shape[0] > 1 for shape in seen)
+
+
 def test_five_groups_are_five_buckets() -> None:
     # case 10
     rewards = [[0.0, float(k)] for k in range(5)]

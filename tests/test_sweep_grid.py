@@ -62,6 +62,7 @@ def test_top_p_values_and_none_share_an_axis() -> None:
     [
         ({"seeds": "1,2,1"}, "seed 1 is there twice"),
         ({"seeds": "0"}, "no cells"),
+        ({"seeds": "99999999999"}, "99,999,999,999 are more than the 10,000 of a sweep"),
         ({"seeds": "x"}, "neither a count nor a list"),
         ({"stochasticity": ","}, "no cells"),
         ({"stochasticity": "0,0%"}, "twice"),

@@ -304,6 +304,11 @@ class Config(Section):
             raise ValueError("rollout.group_size: a group-relative advantage needs 2 or more")
         if self.algorithm.credit == "bi-level" and self.algorithm.advantage != "gae":
             raise ValueError("algorithm.credit: bi-level needs a critic; use --algorithm ppo")
+        if self.model.full and self.model.adapter is not None:
+            raise ValueError(
+                "model.full: trains every weight, so model.adapter cannot be trained on; merge it "
+                "with `ragen2 models export` and give the result as model, or leave one out"
+            )
         if rows % self.optimizer.micro_batches:
             raise ValueError(
                 f"optimizer.micro_batches: {self.optimizer.micro_batches} does not divide the "

@@ -1,7 +1,8 @@
 """What a sweep varies: named axes of labeled arms, from flags or from a ``[sweep]`` table."""
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ from ragen2_cli.errors import UserError, did_you_mean
 
 LEVELS = "0,2,5,10,20,50,80,100"
 """The stochasticity levels of the sources, in percent: what a bare ``--stochasticity`` means."""
+MOST_SEEDS = 10_000
 _SWEEP_KEYS = ("seeds", "zip", "over", "arms")
 
 
@@ -143,21 +145,24 @@ def seeds_of(text: str) -> list[int]:
     if not given or not all(part.isdecimal() for part in given):
         raise UserError(f"--seeds: '{text}' is neither a count nor a list of whole numbers")
     seeds = [int(part) for part in given]
-    return checked_seeds(list(range(seeds[0])) if "," not in text else seeds)
+    return checked_seeds(range(seeds[0]) if "," not in text else seeds)
 
 
-def checked_seeds(seeds: list[int]) -> list[int]:
+def checked_seeds(seeds: Sequence[int]) -> list[int]:
     """Return the seeds.
 
     Raises:
-        UserError: None at all, or one twice: copies would pretend to be independent runs.
+        UserError: None at all, more than ``MOST_SEEDS``, or one twice: copies would pretend to be
+            independent runs.
     """
     if not seeds:
         raise UserError("--seeds: no seeds, so there are no cells")
-    twice = next((seed for seed in seeds if seeds.count(seed) > 1), None)
-    if twice is not None:
+    if len(seeds) > MOST_SEEDS:
+        raise UserError(f"--seeds: {len(seeds):,} are more than the {MOST_SEEDS:,} of a sweep")
+    twice, times = Counter(seeds).most_common(1)[0]
+    if times > 1:
         raise UserError(f"--seeds: seed {twice} is there twice; give every seed once")
-    return seeds
+    return list(seeds)
 
 
 def sweep_table(table: Mapping[str, Any]) -> tuple[list[Axis], list[int] | None, bool]:
@@ -207,7 +212,7 @@ def _table_seeds(seeds: Any) -> list[int] | None:
     if seeds is None:
         return None
     if isinstance(seeds, int) and not isinstance(seeds, bool):
-        return checked_seeds(list(range(seeds)))
+        return checked_seeds(range(seeds))
     if isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds):
         return checked_seeds(seeds)
     raise UserError("sweep.seeds: give a count or a list of whole numbers")

@@ -28,7 +28,7 @@ class ProbeSettings:
         buckets: Most buckets.
         remainder: Where groups go that do not divide evenly.
         score: The spread that groups are sorted by.
-        tokens_per_forward: Padded tokens in one forward pass.
+        tokens_per_forward: Padded tokens in one forward pass; fewer where the vocabulary is large.
     """
 
     entropy: float = 0.0

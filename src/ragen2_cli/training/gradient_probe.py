@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REGULARIZERS = ("entropy", "kl")
+MOST_SCORES = 2**28
+"""Bound on padded tokens times vocabulary in one forward pass: 1 GiB for each tensor of scores."""
 Tables = dict[str, list[BucketRow]]
 
 
@@ -166,6 +168,9 @@ class _Measure:
         self._model, self._parameters = model, parameters
         self._batch, self._settings, self._reference = batch, settings, reference
         self._device = parameters[0].device
+        config = getattr(model, "config", None)
+        vocabulary = config.get_text_config().vocab_size if config is not None else 1
+        self._tokens = min(settings.tokens_per_forward, MOST_SCORES // vocabulary)
         self.terms = [
             *scales,
             *(name for name in REGULARIZERS if asdict(settings)[name]),
@@ -185,12 +190,12 @@ class _Measure:
                 sums.add("critic", gradients)
 
     def _chunks(self, rows: NDArray[np.int64]) -> "Iterator[list[int]]":
-        """Rows of similar length, at most ``tokens_per_forward`` padded tokens at a time."""
+        """Rows of similar length, at most ``self._tokens`` padded tokens at a time."""
         batch = self._batch
         chunk: list[int] = []
         for row in sorted(rows.tolist(), key=lambda row: len(batch.ids_N[row])):
             padded = (len(chunk) + 1) * len(batch.ids_N[row])
-            if chunk and padded > self._settings.tokens_per_forward:
+            if chunk and padded > self._tokens:
                 yield chunk
                 chunk = []
             chunk.append(row)

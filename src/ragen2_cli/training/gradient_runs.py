@@ -65,7 +65,7 @@ def analyze_run(
     critic = critic_of_run(config, loaded, run, checkpoint)
     for note in loaded.notes:
         say(note)
-    if config.model.adapter is not None and not config.model.full:
+    if config.model.adapter is not None:
         loaded.model.load_adapter(config.model.adapter, adapter_name="ref")
     changes = {key: value for key, value in (("entropy", entropy), ("kl", kl)) if value is not None}
     config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update=changes)})

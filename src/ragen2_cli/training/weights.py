@@ -22,27 +22,22 @@ from ragen2_cli.training.models import (
 )
 
 
-def trains_all(config: Config) -> bool:
-    """Whether every weight is trained: ``--full``, without a given adapter."""
-    return config.model.full and config.model.adapter is None
-
-
 def stored_dtype(config: Config) -> Dtype:
     """Return the type that the policy's weights are loaded in for training."""
-    return "float32" if trains_all(config) else config.model.dtype
+    return "float32" if config.model.full else config.model.dtype
 
 
 def autocasts(config: Config) -> bool:
     """Whether float32 weights are trained with bfloat16 arithmetic (TRL's ``bf16``)."""
     device = resolve_device(config.model.device)
-    return trains_all(config) and resolve_dtype(config.model.dtype, device) == torch.bfloat16
+    return config.model.full and resolve_dtype(config.model.dtype, device) == torch.bfloat16
 
 
 def trainable(config: Config, loaded: LoadedPolicy) -> Any:
     """Return the policy with what is trained: a given adapter, every weight, or a fresh adapter."""
     if config.model.adapter is not None:
         return loaded.model
-    if trains_all(config):
+    if config.model.full:
         return train_fully(loaded.model)
     return attach_lora(
         loaded.model,
