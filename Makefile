@@ -22,7 +22,7 @@ train: $(STAMP)
 demo: $(STAMP)
 	rm -rf sweeps/demo
 	$(THREADS) $(BIN)/ragen2 sweep --config experiments/demo.toml --out sweeps/demo --workers 2 --quiet & \
-	$(BIN)/ragen2 diagnose --watch sweeps/demo; wait
+	trap "kill $$!; exit 130" INT; $(BIN)/ragen2 diagnose --watch sweeps/demo; wait
 	$(BIN)/ragen2 plot curves sweeps/demo
 
 test: $(STAMP)
@@ -51,21 +51,24 @@ format: $(STAMP)
 bench: $(STAMP)
 	for file in $(filter-out benchmarks/gpu_check.py,$(wildcard benchmarks/*.py)); do echo "== $$file"; $(THREADS) $(BIN)/python $$file || exit 1; done
 
-# The laptop experiments and their figures; goes on where it stopped.
-SWEEPS := dead-share remedies algorithms stochasticity gradients curves sensitivity-top-p sensitivity-kl \
+# The laptop experiments and their figures; goes on where it stopped. FLAGSHIP=dead-share-grid runs the
+# flagship with all its shares and regularizers, which takes hours.
+FLAGSHIP ?= dead-share-laptop
+SWEEPS := dead-share-long remedies algorithms stochasticity gradients curves sensitivity-top-p sensitivity-kl \
           sensitivity-entropy
 PLOT := $(BIN)/ragen2 plot
 
 figures: $(STAMP)
+	$(THREADS) $(BIN)/ragen2 sweep --config experiments/$(FLAGSHIP).toml --out sweeps/dead-share --workers 2
 	for name in $(SWEEPS); do $(THREADS) $(BIN)/ragen2 sweep --config experiments/$$name-laptop.toml \
 	    --out sweeps/$$name --workers 2 || exit 1; done
 	for run in sweeps/gradients/runs/*; do $(BIN)/ragen2 analyze gradients $$run --groups 64 && \
 	    $(BIN)/ragen2 analyze probe $$run || exit 1; done
-	for kind in dead-share spearman scatter; do \
+	for kind in dead-share spearman; do \
 	    $(PLOT) $$kind sweeps/dead-share -o figures/$$kind.png || exit 1; done
 	for kind in gradients filter heatmap; do \
 	    $(PLOT) $$kind sweeps/gradients -o figures/$$kind.png || exit 1; done
-	for kind in curves lengths dynamics; do \
+	for kind in curves lengths dynamics scatter; do \
 	    $(PLOT) $$kind sweeps/curves -o figures/$$kind.png || exit 1; done
 	for name in remedies algorithms; do \
 	    $(PLOT) curves sweeps/$$name -o figures/$$name.png || exit 1; done
