@@ -1,6 +1,7 @@
 """Held-out evaluation: the same boards everywhere, summary numbers by hand, matched temperature."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from ragen2_cli.config import load_config
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode, Turn
 from ragen2_cli.rollout.engine import Trajectory
+from ragen2_cli.runs.provenance import STATISTICS
 from ragen2_cli.training.evaluate_target import evaluate_target
 from ragen2_cli.training.evaluation import summarize, temperature_of_entropy
 from ragen2_cli.training.run import start
@@ -49,6 +51,10 @@ def test_summary_by_hand() -> None:
     assert row.response_length == 5
     assert row.entropy == pytest.approx(0.5)
     assert row.ci_low < 0.25 < row.ci_high
+    # At T = 0.5 they were drawn from another distribution, which gave each -0.2: entropy 0.2.
+    cold = [replace(one, sampling_logprobs=(-0.2,) * one.sampled_tokens) for one in rows]
+    assert summarize(cold, step=7, temperature=0.5, seconds=0.1).entropy == pytest.approx(0.2)
+    assert "the evaluation's temperature" in STATISTICS["evaluation.entropy"]
     greedy = summarize(rows, step=7, temperature=0.0, seconds=0.1)
     assert (greedy.decoding, greedy.entropy) == ("greedy", None)
 

@@ -1,8 +1,10 @@
 """Dynamic sampling: fresh prompts until the batch is live, exact and paid for."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ragen2_cli.config import load_config
@@ -11,6 +13,7 @@ from ragen2_cli.rollout.engine import Trajectory
 from ragen2_cli.runs import RunDirectory
 from ragen2_cli.training.resampling import fill_with_live_groups
 from ragen2_cli.training.run import resume, start
+from ragen2_cli.training.run_trainer import unrounded
 
 
 def group(board: int, returns: list[float | None], outcomes: list[float] | None = None):
@@ -49,6 +52,14 @@ class Stream:
         self.asked.append(count)
         taken, self.groups = self.groups[:count], self.groups[count:]
         return taken
+
+
+def test_a_run_judges_what_was_earned_before_trl_rounds_it() -> None:
+    rows = [{"outcome": 1 / 3, "episode_return": 1 / 3 - 0.1}, {"outcome": None}]
+    assert unrounded(rows[:1], np.zeros(1), of="episode_return") == [1 / 3 - 0.1]
+    found = unrounded(rows, np.zeros(2), of="outcome")
+    assert found[0] == 1 / 3
+    assert math.isnan(found[1])
 
 
 def boards(trajectories):

@@ -22,6 +22,31 @@ def test_weighted_rewards_leave_unscored_functions_out():
     assert np.isnan(rewards[2])
 
 
+A, B = [0.9, -0.1], [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "groups", "kept"),
+    [
+        # Variances 1/3 six times and 1/4 twice: 0.9 of 2.5 is 2.25 = 6/3 + 1/4.
+        (GroupFilter("top-p", 0.9), [[0.9, 0.9, -0.1, -0.1]] * 6 + [[1, 0, 0, 0]] * 2, range(7)),
+        # All four spread by 1, variance 1/2: ties go by order, and all pass a share of the best.
+        (GroupFilter("top-k-abs", 2), [A, B, B, A], [0, 1]),
+        (GroupFilter("min-p", 1.0), [A, B, B, A], range(4)),
+        (GroupFilter("top-p", 0.5, keep="smallest"), [A, B, B, A], [0, 1]),
+    ],
+)
+def test_ties_survive_the_float32_that_trl_keeps_rewards_in(rule, groups, kept):
+    rewards = weighted_rewards(np.float32(groups).reshape(-1, 1), np.ones(1, np.float32))
+    assert rewards.tolist() == np.ravel(groups).tolist()
+    decision = Rules(rule).decide(rewards, rewards, np.zeros(len(rewards)), len(groups[0]))
+    assert decision.selection.kept.tolist() == list(kept)
+    # Two functions of weight 0.1 whose z-scores are the same in all groups.
+    both = np.float32(np.repeat(np.reshape([A, B, B, A], (-1, 1)), 2, axis=1))
+    judged = normalized_rewards(both, np.float32([0.1, 0.1]), 2)
+    assert judged == pytest.approx(np.tile(judged[:2], 4), rel=1e-12)
+
+
 def test_normalized_rewards_are_weighted_z_scores():
     # Three functions that pick one, one and two of four rows; every weighted sum is 1.
     # First: mean 1/4, std sqrt((9 + 3) / 16 / 3) = 1/2: 1.5, -0.5, -0.5, -0.5; second alike.

@@ -301,6 +301,17 @@ def test_the_spread_can_be_taken_of_the_outcome_alone(tmp_path):
     assert list(built.last_selection.kept) == [0, 1]
 
 
+def test_a_given_spread_is_not_rounded(tmp_path):
+    # Both groups spread by 1/3: the first stays. In float32 1 - 2/3 is less than 1/3.
+    rewards = [[1, 2 / 3, 2 / 3, 2 / 3], [1 / 3, 0, 0, 0]]
+    built = trainer(
+        Recorded, tmp_path, Script(rewards), args=config(tmp_path, rows=8, max_steps=1),
+        group_filter=GroupFilter("top-k-abs", 1), spread_rewards=lambda *_: np.ravel(rewards),
+    )  # fmt: skip
+    built.train()
+    assert list(built.last_selection.kept) == [0]
+
+
 class Column:
     """A reward function that gives one number per row of the batch."""
 

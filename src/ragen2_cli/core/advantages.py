@@ -233,6 +233,11 @@ class Moments:
             return 0.0
         return max(0.0, (self.squares - self.total * self.mean) / (self.count - 1))
 
+    @property
+    def alike(self) -> bool:
+        """Whether the numbers are equal but for rounding."""
+        return self.var <= 1e-12 * max(self.mean**2, 1e-12)
+
 
 def whiten(values_N_T: ArrayLike, own_N_T: ArrayLike, moments: Moments | None = None) -> Floats:
     """Shift and scale the marked values to mean 0 and standard deviation 1; 0 elsewhere.
@@ -247,8 +252,7 @@ def whiten(values_N_T: ArrayLike, own_N_T: ArrayLike, moments: Moments | None = 
     own = np.asarray(own_N_T, dtype=bool)
     found = Moments.of(values_N_T, own) if moments is None else moments
     deviation = np.where(own, np.asarray(values_N_T, dtype=np.float64) - found.mean, 0.0)
-    small = found.var <= 1e-12 * max(found.mean**2, 1e-12)
-    return deviation * (0.0 if small else 1 / math.sqrt(found.var))
+    return deviation * (0.0 if found.alike else 1 / math.sqrt(found.var))
 
 
 def explained_variance(returns: Moments, errors: Moments) -> float:
@@ -261,9 +265,9 @@ def explained_variance(returns: Moments, errors: Moments) -> float:
         errors: Moments of returns minus values at the same tokens.
 
     Returns:
-        NaN where the returns do not vary.
+        NaN where the returns do not vary, but for rounding.
     """
-    return 1 - errors.var / returns.var if returns.var > 0 else math.nan
+    return math.nan if returns.alike else 1 - errors.var / returns.var
 
 
 def turn_rewards(

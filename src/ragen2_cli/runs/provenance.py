@@ -36,7 +36,8 @@ STATISTICS: dict[str, str] = {
     "kl": "mean over trained tokens of the k3 estimate of KL(policy || reference), in nats",
     "response_length": "sampled tokens per episode, mean",
     "evaluation.success": "successes / held-out episodes, with its 95 % Wilson interval",
-    "evaluation.entropy": "mean negative log-probability of sampled tokens at T = 1, in nats",
+    "evaluation.entropy": "mean negative log-probability of sampled tokens at the evaluation's"
+    " temperature, in nats; absent at 0",
     "seal/loss": "SEAL's mean cross-entropy, before its coefficient, in nats",
     "seal/accuracy": "share of trained tokens whose logit has the sign of their row's advantage",
     "separation/contrast": "2 x across - (within_correct + within_incorrect), cosines of row means",

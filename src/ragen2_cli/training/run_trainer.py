@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -145,9 +146,9 @@ def episode_return_reward(
     return episode_return
 
 
-def outcomes(inputs: list[dict[str, Any]], rewards_N: Floats) -> list[float]:
-    """Spread without the format penalty (``--spread-of outcome``); NaN where there is no score."""
-    return [math.nan if row["outcome"] is None else row["outcome"] for row in inputs]
+def unrounded(inputs: list[dict[str, Any]], rewards_N: Floats, *, of: str) -> list[float]:
+    """``outcome`` or ``episode_return`` as it was earned, which TRL rounds; NaN without a score."""
+    return [math.nan if row[of] is None else row[of] for row in inputs]
 
 
 class Carried(Protocol):
@@ -192,7 +193,9 @@ class RunTrainer(SafeCheckpointMixin, CreditTrainer):
             group_filter=config.group_filter(),
             loss_scaling=config.loss_scaling,
             soft_weighting=config.soft,
-            spread_rewards=outcomes if config.spread_of == "outcome" else None,
+            spread_rewards=partial(
+                unrounded, of="outcome" if config.spread_of == "outcome" else "episode_return"
+            ),
             max_empty_batches=whole.stop.empty_steps,
             seal=SealLoss(
                 seal.coefficient, layers=seal.layers, dropout=seal.dropout, seed=whole.seed

@@ -30,15 +30,25 @@ def replace_last(log: MutableSequence[Any], values: Sequence[Any]) -> None:
     log.extend(values)
 
 
+def as_written(values: ArrayLike) -> Floats:
+    """Values in float64; those in float32 as the decimal that they print as: 0.9, not 0.8999999762.
+
+    TRL keeps rewards in float32, whose rounding would part spreads that are equal, such as that of
+    0.9 and -0.1 and that of 1 and 0.
+    """
+    array = np.asarray(values)
+    return (array.astype(str) if array.dtype == np.float32 else array).astype(np.float64)
+
+
 def weighted_rewards(rewards_N_F: ArrayLike, weights_F: ArrayLike) -> Floats:
     """Raw reward of each row: the weighted sum over reward functions, before any normalization.
 
     A function that gave a row no score (NaN) is left out of its sum; a row that no function scored
     is NaN.
     """
-    rewards = np.asarray(rewards_N_F, dtype=np.float64)
+    rewards = as_written(rewards_N_F)
     unscored = np.isnan(rewards).all(axis=1)
-    total = np.nansum(rewards * np.asarray(weights_F, dtype=np.float64), axis=1)
+    total = np.nansum(rewards * as_written(weights_F), axis=1)
     return np.where(unscored, np.nan, total)
 
 
@@ -49,8 +59,8 @@ def normalized_rewards(rewards_N_F: ArrayLike, weights_F: ArrayLike, group_size:
     function that does not tell a group's rows apart gives exactly 0. Terms that cancel give exactly
     0 too, not rounding noise. NaN as in ``weighted_rewards``.
     """
-    rewards = np.asarray(rewards_N_F, dtype=np.float64)
-    terms = np.asarray(weights_F, dtype=np.float64) * np.stack(
+    rewards = as_written(rewards_N_F)
+    terms = as_written(weights_F) * np.stack(
         [advantages(column.reshape(-1, group_size), "group").ravel() for column in rewards.T], 1
     )
     total = terms.sum(axis=1)

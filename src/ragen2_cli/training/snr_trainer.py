@@ -40,6 +40,7 @@ from ragen2_cli.training.microbatches import (
     idle_row,
     micro_batches,
 )
+from ragen2_cli.training.processes import gather
 from ragen2_cli.training.rebalancing import rebalance
 from ragen2_cli.training.seal_loss import SealLoss
 from ragen2_cli.training.seal_trainer import SealTrainer
@@ -47,6 +48,7 @@ from ragen2_cli.training.selection import (
     Decision,
     Floats,
     Rules,
+    as_written,
     normalized_rewards,
     nothing_left,
     replace_last,
@@ -200,7 +202,8 @@ class SnrGRPOTrainer(SealTrainer):
         start = self.accelerator.process_index * len(inputs)
         mine = slice(start, start + len(inputs))
         if self.spread_rewards is not None:
-            spread_N = self._gather(np.asarray(self.spread_rewards(inputs, rewards_N[mine])))
+            own = as_written(self.spread_rewards(inputs, rewards_N[mine]))
+            spread_N = np.array(gather(own.tolist()))  # unrounded, so that ties stay ties
         decision = self.rules.decide(
             self._judged_N,
             spread_N,
