@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from log_helpers import log, write
+from log_helpers import log, write, write_sweep
 from ragen2_cli.errors import UserError
-from ragen2_cli.sweeps.correlations import correlate, points
+from ragen2_cli.sweeps.correlations import correlate, default_levels, points
 from ragen2_cli.sweeps.results import load
 
 
@@ -59,7 +59,7 @@ def test_the_interval_resamples_runs_and_not_checkpoints() -> None:
     # Orders of 21 pairs are not equally likely when 7 runs gave 3 each: no p.
     assert math.isnan(found.result.p_value)
     assert found.result.method == "none"
-    assert found.result.reason.startswith("no p: 21 pairs of 7 runs are not independent; no inter")
+    assert found.result.reason.startswith("no p: 21 pairs of 7 units are not independent; no inter")
     eight = [*logs, log("r7", seed=7, successes=(0, 17, 27, 32), diagnostics=measured(7, 7, 7))]
     with_interval = row(correlate(eight, rule="per-checkpoint")).result
     assert with_interval.ci_low <= with_interval.rho <= with_interval.ci_high
@@ -107,6 +107,58 @@ def test_within_levels_only_agreement_inside_counts() -> None:
     assert row(by_key, scope="within env.name").result.rho == pytest.approx(row(by_key).result.rho)
     with pytest.raises(UserError, match="did you mean 'level'"):
         correlate(logs, within=["levl"])
+
+
+def seeded(arms: int, seeds: int = 5, noise: tuple[int, ...] = (0,)):
+    """MI rises by 1 per arm, as success does, and by 100 per seed, which success does not."""
+    return [
+        log(
+            f"a{arm}s{seed}n{level}",
+            labels={"arm": str(arm), "noise": str(level)},
+            seed=seed,
+            successes=(0, 10 + 10 * arm),
+            diagnostics=measured(100.0 * seed + arm),
+            config={"env": {"name": "frozenlake", "stochasticity": level}},
+        )
+        for arm in range(arms)
+        for seed in range(seeds)
+        for level in noise
+    ]
+
+
+def test_runs_of_equal_seed_are_compared_within_it_by_default() -> None:
+    # Pooled, 3 arms of 5 seeds: ranks of MI are 3 s + a + 1, mean 8, squares (15^3 - 15) / 12 = 280
+    # in all; success has the mid-ranks 3, 8, 13, squares 2 * 5 * 25 = 250; products 5 * 5 * 2 = 50.
+    # Within a seed both rise by arm: rho 1. Of the 3! orders of arms two are that far apart.
+    rows = correlate(seeded(3))
+    assert row(rows).result.rho == pytest.approx(50 / math.sqrt(280 * 250))
+    within = rows[-1]
+    assert (within.scope, within.unit) == ("within seed", "arm")
+    assert within.result.rho == pytest.approx(1.0)
+    assert (within.result.method, within.result.p_value) == ("exact", pytest.approx(1 / 3))
+    assert within.result.reason == "no interval: 3 independent units, 8 needed"
+    eight = correlate(seeded(8, seeds=2))[-1].result
+    assert (eight.ci_low, eight.ci_high) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert eight.p_value == pytest.approx(2 / math.factorial(8))
+    lost = correlate(seeded(3)[1:])[-1].result  # arms cannot be exchanged whole
+    assert (lost.method, lost.n) == ("none", 14)
+    assert lost.reason.startswith("no p: 14 pairs of 3 units")
+    assert {one.scope for one in correlate(seeded(3), within=())} == {"pooled"}
+
+
+def test_levels_are_what_varies_over_arms() -> None:
+    assert default_levels(seeded(1)) == []  # a run per seed leaves nothing within it
+    assert default_levels(seeded(1, noise=(0, 20))) == ["env.stochasticity"]
+    assert default_levels(seeded(2, noise=(0, 20))) == ["env.stochasticity", "seed"]
+
+
+def test_the_figure_shows_the_correlation_within_seeds(tmp_path: Path) -> None:
+    from ragen2_cli.commands.figures import spearman
+
+    write_sweep(tmp_path / "sweep", seeded(3))
+    drawn = spearman([tmp_path / "sweep"], None, lambda text: None)[-1]
+    assert (drawn["scope"], drawn["unit"]) == ("within seed", "arm")
+    assert drawn["rho"] == pytest.approx(1.0)
 
 
 def test_a_pool_that_cannot_be_correlated_is_one_line(tmp_path: Path) -> None:

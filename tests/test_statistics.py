@@ -62,7 +62,7 @@ def test_case_44_three_perfect_pairs_have_exact_p_one_third():
     assert result.p_value == pytest.approx(1 / 3)
     assert (result.n, result.method) == (3, "exact")
     assert math.isnan(result.ci_low)
-    assert "3 independent runs, 8 needed" in result.reason
+    assert "3 independent units, 8 needed" in result.reason
 
 
 def test_case_44_constant_input_is_undefined():

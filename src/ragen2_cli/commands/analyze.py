@@ -149,7 +149,10 @@ def correlations(
     ] = "final",
     within: Annotated[
         str | None,
-        typer.Option(help="Only agreement within levels of these labels or keys, by commas."),
+        typer.Option(
+            help="Labels or keys, by commas, within whose levels agreement counts; default: "
+            "environment, noise and seed where they vary over arms; '' for pooled only."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of permutations and bootstrap.")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")] = False,
@@ -168,7 +171,7 @@ def correlations(
     from ragen2_cli.sweeps.results import load
 
     pool = load(paths or [], say)
-    keys = [key.strip() for key in within.split(",") if key.strip()] if within else []
+    keys = None if within is None else [key.strip() for key in within.split(",") if key.strip()]
     rows = correlate(pool, rule=rule, within=keys, seed=seed)
     if json_:
         from ragen2_cli.runs.jsonl import dumps
@@ -198,3 +201,5 @@ def correlations(
         )
     typer.echo(align(table))
     typer.echo(f"Spearman's rho with held-out success; rule: {rule}")
+    if any(row.unit == "arm" for row in rows):
+        typer.echo("Runs of equal seed share prompts: within seeds, interval and p are over arms.")

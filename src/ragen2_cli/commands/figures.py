@@ -76,7 +76,7 @@ def _ceiling(log: "RunLog") -> float | None:
 
 
 def spearman(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
-    """Read logs and correlate their final measurements with success."""
+    """Read logs and correlate their final measurements with success, within levels."""
     from ragen2_cli.plots.spearman import data
     from ragen2_cli.sweeps.correlations import ENTROPY_FAMILY, MI_FAMILY, correlate
     from ragen2_cli.sweeps.results import load

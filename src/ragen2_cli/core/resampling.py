@@ -39,6 +39,26 @@ def permuted_products(
     return total
 
 
+def crossed_products(
+    x_ranks: NDArray[np.float64],
+    y_ranks: NDArray[np.float64],
+    units: NDArray[np.int64],
+    strata: NDArray[np.int64],
+) -> NDArray[np.float64] | None:
+    """Products of each unit's x with each unit's y, summed over strata: (units, units).
+
+    Giving the units' y away as a whole, in the same order in every stratum, then sums one entry of
+    each row. None unless every unit has one row in every stratum.
+    """
+    unit, stratum = (np.unique(side, return_inverse=True)[1] for side in (units, strata))
+    row = np.full((stratum.max() + 1, unit.max() + 1), -1)
+    row[stratum, unit] = np.arange(units.size)
+    if units.size != row.size or (row < 0).any():
+        return None
+    table: NDArray[np.float64] = x_ranks[row].T @ y_ranks[row]
+    return table
+
+
 def percentile_interval(
     units: NDArray[np.int64],
     statistic: Callable[[NDArray[np.int64]], float],

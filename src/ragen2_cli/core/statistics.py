@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from ragen2_cli.core.resampling import (
     all_orders,
     codes,
+    crossed_products,
     percentile_interval,
     permuted_products,
 )
@@ -22,7 +23,7 @@ from ragen2_cli.errors import UserError, counted
 EXACT_UP_TO = 9
 """Largest n whose n! orders are enumerated for an exact p-value."""
 MIN_CLUSTERS = 8
-"""Fewest independent units (runs) for which a bootstrap interval of a correlation is given."""
+"""Fewest independent units (runs, arms) for which a correlation gets a bootstrap interval."""
 _TIE = 1e-9  # relative slack when a permuted statistic is compared with the observed one
 
 Method = Literal["exact", "permutation", "none"]
@@ -45,7 +46,8 @@ class Spearman(NamedTuple):
         rho: Spearman's rho with mid-ranks for ties; NaN when undefined.
         n: Complete pairs used.
         dropped: Pairs left out because one side was NaN or None.
-        p_value: Two-sided p; NaN when undefined, and when a run has several pairs.
+        p_value: Two-sided p; NaN when undefined, and when a unit has several pairs
+            without being in every level once.
         method: ``exact`` (all orders enumerated), ``permutation`` (sampled) or ``none``.
         ci_low: Lower end of the bootstrap interval; NaN when none is given.
         ci_high: Upper end.
@@ -123,9 +125,10 @@ def spearman(
         y: The same length.
         seed: Of the permutations and of the bootstrap.
         permutations: Random orders drawn for n above ``EXACT_UP_TO``; p = (hits + 1) / (drawn + 1).
-        clusters: The independent unit (run) of each pair, resampled whole; each pair is its own
-            when not given. The interval needs ``MIN_CLUSTERS`` of them. Several pairs of
-            a unit are not exchangeable, so then there is no p-value.
+        clusters: The independent unit (run, arm) of each pair, resampled whole; each pair is its
+            own when not given. The interval needs ``MIN_CLUSTERS`` of them. Several pairs of a
+            unit are not exchangeable, so then there is no p-value, unless every unit has one pair
+            in every level: then whole units are exchanged, alike in all levels.
         levels: A level (environment, stochasticity) of each pair. Ranks lose their level's mean, so
             that only agreement *within* levels counts, and orders are drawn within levels.
         resamples: Bootstrap resamples of the percentile interval.
@@ -156,15 +159,17 @@ def spearman(
         reason = _why_undefined(left, right)
         return Spearman(math.nan, n, dropped, math.nan, "none", math.nan, math.nan, reason)
     rng = np.random.default_rng(seed)
-    method: Method = "exact" if n <= EXACT_UP_TO and levels is None else "permutation"
-    distinct, p_value, missing = len(np.unique(units)), math.nan, []
-    if distinct < n:
+    distinct, missing = len(np.unique(units)), []
+    whole = distinct < n
+    exact = distinct <= EXACT_UP_TO and (levels is None or whole)
+    method: Method = "exact" if exact else "permutation"
+    draws = 0 if exact else permutations
+    p_value = _p_value(left, right, strata, draws, rng, units if whole else None)
+    if math.isnan(p_value):
         method = "none"
-        missing.append(f"no p: {n} pairs of {counted(distinct, 'run')} are not independent")
-    else:
-        p_value = _p_value(left, right, strata, 0 if method == "exact" else permutations, rng)
+        missing.append(f"no p: {n} pairs of {counted(distinct, 'unit')} are not independent")
     if distinct < MIN_CLUSTERS:
-        missing.append(f"no interval: {distinct} independent runs, {MIN_CLUSTERS} needed")
+        missing.append(f"no interval: {distinct} independent units, {MIN_CLUSTERS} needed")
         reason = "; ".join(missing)
         return Spearman(rho, n, dropped, p_value, method, math.nan, math.nan, reason)
 
@@ -296,12 +301,30 @@ def _p_value(
     strata: NDArray[np.int64],
     draws: int,
     rng: np.random.Generator,
+    units: NDArray[np.int64] | None,
 ) -> float:
-    """Two-sided p of the rank products: over all orders when ``draws`` is 0, else over draws."""
+    """Two-sided p of the rank products: over all orders when ``draws`` is 0, else over draws.
+
+    Orders are those of the pairs within a stratum, or of whole units where they are given; NaN
+    where units cannot be exchanged.
+    """
     x_ranks, y_ranks = _centered_ranks(x, strata), _centered_ranks(y, strata)
     observed = abs(float(x_ranks @ y_ranks))
     limit = observed - _TIE * max(1.0, observed)
-    if draws == 0:
-        return float((np.abs(y_ranks[all_orders(x.size)] @ x_ranks) >= limit).mean())
-    products = permuted_products(x_ranks, y_ranks, strata, draws, rng)
-    return (int((np.abs(products) >= limit).sum()) + 1) / (draws + 1)
+    if units is not None:
+        table = crossed_products(x_ranks, y_ranks, units, strata)
+        if table is None:
+            return math.nan
+        own = np.arange(len(table))
+        orders = (
+            all_orders(own.size)
+            if draws == 0
+            else rng.permuted(np.broadcast_to(own, (draws, own.size)), axis=1)
+        )
+        products = table[own, orders].sum(axis=1)
+    elif draws == 0:
+        products = y_ranks[all_orders(x.size)] @ x_ranks
+    else:
+        products = permuted_products(x_ranks, y_ranks, strata, draws, rng)
+    hits = np.abs(products) >= limit
+    return float(hits.mean()) if draws == 0 else (int(hits.sum()) + 1) / (draws + 1)

@@ -33,6 +33,7 @@ def data(correlations: Sequence[Any], families: dict[str, str]) -> list[Row]:
             "family": families.get(one.metric, "other"),
             "scope": one.scope,
             "runs": one.runs,
+            "unit": one.unit,
             "rho": one.result.rho,
             "low": one.result.ci_low,
             "high": one.result.ci_high,
@@ -112,9 +113,9 @@ def _about(rows: Sequence[Row]) -> str:
     pairs, runs = sorted({row["n"] for row in rows}), rows[0]["runs"]
     n = f"{pairs[0]}" if len(pairs) == 1 else f"{pairs[0]} to {pairs[-1]}"
     bars = (
-        "Bars: 95 % bootstrap over runs."
+        f"Bars: 95 % bootstrap over {rows[0]['unit']}s."
         if any(row["low"] == row["low"] for row in rows)
-        else "No intervals: fewer than 8 independent runs."
+        else f"No intervals: fewer than 8 independent {rows[0]['unit']}s."
     )
     return (
         f"n = {n} {'pair' if n == '1' else 'pairs'} from {counted(runs, 'run')}, "

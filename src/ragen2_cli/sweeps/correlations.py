@@ -8,10 +8,13 @@ from ragen2_cli.core.statistics import Spearman, spearman
 from ragen2_cli.errors import UserError, counted, did_you_mean
 from ragen2_cli.records import RunLog
 from ragen2_cli.sweeps.axes import flat
-from ragen2_cli.sweeps.results import sampled
+from ragen2_cli.sweeps.results import arm_of, sampled
 
 Rule = Literal["final", "best", "per-checkpoint"]
 FEWEST_RUNS = 3
+LEVELS = ("env.name", "env.kind", "env.stochasticity", "seed")
+"""What moves diagnostics and success alike, whatever the arm: levels by default, where it varies.
+Runs of equal seed share their prompts, on which MI depends."""
 MI_FAMILY = (
     "mi_estimate",
     "mi_seq_estimate",
@@ -53,13 +56,15 @@ class Correlation:
     Attributes:
         metric: The diagnostic.
         scope: ``pooled``, or ``within`` and the levels' names.
-        runs: Independent runs behind the pairs.
+        runs: Runs behind the pairs.
+        unit: What the interval takes for independent: ``run``, or ``arm`` within seeds.
         result: The correlation.
     """
 
     metric: str
     scope: str
     runs: int
+    unit: Literal["run", "arm"]
     result: Spearman
 
 
@@ -113,16 +118,41 @@ def _level(log: RunLog, key: str) -> str:
     return str(settings[key])
 
 
+def default_levels(pool: Sequence[RunLog]) -> list[str]:
+    """Return those of ``LEVELS`` that vary, while a level holds two runs or more on average.
+
+    So the seed is one where several arms ran the same seeds, and is not one of a single arm.
+    """
+    settings = [flat(log.config) for log in pool]
+    chosen: list[str] = []
+    levels = 1
+    for key in LEVELS:
+        found = len({tuple(one[name] for name in (*chosen, key)) for one in settings})
+        if levels < found <= len(pool) / 2:
+            chosen, levels = [*chosen, key], found
+    return chosen
+
+
 def correlate(
     pool: Sequence[RunLog],
     *,
     rule: Rule = "final",
-    within: Sequence[str] = (),
+    within: Sequence[str] | None = None,
     seed: int = 0,
 ) -> list[Correlation]:
-    """Correlate every diagnostic with success, pooled and, where asked, within levels.
+    """Correlate every diagnostic with success, pooled and within levels.
 
-    The bootstrap resamples runs, never checkpoints. Within levels, ranks lose their level's mean.
+    Within levels, ranks lose their level's mean. The bootstrap resamples runs, never checkpoints.
+    Runs of equal seed are not independent of each other, for which the pooled interval and p make
+    no allowance: read them with the rows within seeds. There, what is left varies between arms, so
+    that whole arms are resampled, and exchanged for p where all have the same seeds.
+
+    Args:
+        pool: The runs.
+        rule: Which measurement of a run counts.
+        within: Labels or config keys whose levels count; None for ``default_levels``, empty for
+            pooled only.
+        seed: Of permutations and bootstrap.
 
     Raises:
         UserError: Fewer than 3 runs, as for ``points``, or a pool without any known diagnostic.
@@ -132,6 +162,8 @@ def correlate(
             f"correlations: {counted(len(pool), 'run')} cannot show a correlation; "
             f"give {FEWEST_RUNS} or more"
         )
+    if within is None:
+        within = default_levels(pool)
     chosen = points(pool, rule=rule, within=within)
     found = []
     for metric in METRICS:
@@ -139,14 +171,18 @@ def correlate(
         if all(value is None for value in values):
             continue
         for scope in ("pooled", f"within {', '.join(within)}")[: 1 + bool(within)]:
+            pooled = scope == "pooled"
+            unit: Literal["run", "arm"] = "arm" if not pooled and "seed" in within else "run"
             result = spearman(
                 [float("nan") if value is None else float(value) for value in values],
                 [point.success for point in chosen],
                 seed=seed,
-                clusters=[point.run for point in chosen],
-                levels=[point.levels for point in chosen] if scope != "pooled" else None,
+                clusters=[
+                    point.run if unit == "run" else arm_of(pool[point.run]) for point in chosen
+                ],
+                levels=None if pooled else [point.levels for point in chosen],
             )
-            found.append(Correlation(metric, scope, len(pool), result))
+            found.append(Correlation(metric, scope, len(pool), unit, result))
     if not found:
         raise UserError("correlations: the runs' diagnostics hold no known metric")
     return found
