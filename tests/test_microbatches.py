@@ -1,5 +1,6 @@
 """Shares of micro-batches: the weights that make any split add up to the whole."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -42,7 +43,7 @@ def test_an_idle_row_has_the_entries_of_the_others():
 
 def test_no_row_at_all():
     parts = micro_batches(rows(), slots=3, accumulation=3)
-    assert [part["share"] for part in parts] == [Share(0.0, 0.0, 0.0, 0)] * 3
+    assert [part["share"] for part in parts] == [Share(0.0, 0.0, 0.0, 0, 0, 1)] * 3
     assert [len(part["completion_ids"]) for part in parts] == [1] * 3
 
 
@@ -59,12 +60,39 @@ def test_other_processes_enter_the_shares_and_the_number_of_rows():
     assert part["share"].rows == pytest.approx(2 / 1.5)
     assert part["share"].tokens == pytest.approx(2 / 6)
     assert part["share"].all_tokens == 12
+    assert (part["share"].all_rows, part["share"].idle_rows) == (3, 1)
 
 
 @pytest.mark.parametrize("loss_type", LOSS_NORMALIZERS)
 def test_loss_and_entropy_weights_multiply_to_the_token_share(loss_type):
     # TRL's entropy bonus is a mean over a part's own tokens whatever the loss type.
-    share = Share(rows=0.5, tokens=0.75, filled=0.5, all_tokens=3)
+    share = Share(0.5, 0.75, 0.5, all_tokens=3, all_rows=1, idle_rows=0)
     both = share.loss_weight(loss_type) * share.entropy_weight(loss_type)
     assert both == pytest.approx(0.75)
-    assert Share(0.0, 0.0, 0.0, 0).entropy_weight(loss_type) in (0.0, 1.0)
+    assert Share(0.0, 0.0, 0.0, 0, 0, 1).entropy_weight(loss_type) in (0.0, 1.0)
+
+
+def test_logged_means_over_rows_and_the_policy_loss_by_hand():
+    # One row of 10 tokens with phi 1 and one of 100 with phi 0.5: 0.75, not 60 / 110.
+    short = Share(1.0, 20 / 110, 1.0, all_tokens=10, all_rows=1, idle_rows=0)
+    long = Share(1.0, 200 / 110, 1.0, all_tokens=100, all_rows=1, idle_rows=0)
+    phi = "vespo/phi_seq_mean"
+    found = short.behind(phi, 1.0, True), long.behind(phi, 0.5, True)
+    assert np.sum(found, axis=0).tolist() == [1.5, 2]
+    assert short.behind("kl", 0.3, False) == (3.0, 10)
+    # A row of 0.4 beside an idle one: TRL's means are (0.4 + 1) / 2 of phi, (0.4 + 0) / 2 of clips.
+    half = Share(1.0, 1.0, 1.0, all_tokens=5, all_rows=1, idle_rows=1)
+    assert half.behind(phi, 0.7, True) == pytest.approx((0.4, 1))
+    assert half.behind("clip_ratio/low_mean", 0.2, True) == pytest.approx((0.4, 1))
+    # Losses -1.5, 0.5, 0.5 in parts of 1 and 2 rows: the mean of the three is -1/6.
+    parts = micro_batches(rows(3, 2, 1), slots=2, accumulation=2)
+    sizes = [len(part["completion_ids"]) for part in parts]
+    losses = {1: -1.5, 2: 0.5}
+    said = [
+        part["share"].logged(losses[size], "grpo", 2)
+        for part, size in zip(parts, sizes, strict=True)
+    ]
+    assert sorted(sizes) == [1, 2]
+    assert sum(said) == pytest.approx(-1 / 6)
+    # TRL divides dapo's by the tokens of the whole batch: parts are shares already.
+    assert parts[0]["share"].logged(0.5, "dapo", 2) == 0.5

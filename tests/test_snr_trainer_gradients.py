@@ -180,6 +180,39 @@ def test_logged_token_means_do_not_depend_on_the_split(folder):
     assert logs[0]["kl"] > 1e-4
 
 
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"loss_type": "vespo"}, ["vespo/phi_seq_mean"]),
+        (
+            {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 1e-4},
+            ["clip_ratio/low_mean", "clip_ratio/high_mean"],
+        ),
+        ({"loss_type": "grpo", "entropy_coef": 0.05, "beta": 0.3}, ["policy_loss"]),
+        ({"loss_type": "bnpo", "entropy_coef": 0.05, "beta": 0.3}, ["policy_loss"]),
+        ({"loss_type": "dapo", "entropy_coef": 0.05, "beta": 0.3}, ["policy_loss"]),
+    ],
+)
+@pytest.mark.parametrize("parts", [4, 16])
+def test_other_logged_means_do_not_depend_on_the_split(folder, settings, names, parts):
+    # The second pass over the batch has probability ratios other than 1.
+    logs = []
+    for cls, script, split, keywords in (
+        (GRPOTrainer, Script(REWARDS, groups=KEPT), 1, {}),
+        (SnrGRPOTrainer, Script(REWARDS), parts, {"group_filter": LIVE}),
+    ):
+        args = config(
+            folder / "out", rows=4 * len(script.groups), parts=split, num_iterations=2, max_steps=2,
+            learning_rate=0.5, optim="sgd", **settings,
+        )  # fmt: skip
+        built = trainer(cls, folder, script, model=moved_model(folder), args=args, **keywords)
+        built.train()
+        logs.append(built.state.log_history[1])
+    for name in names:
+        assert logs[0][name] not in (0.0, 1.0)
+        assert logs[1][name] == pytest.approx(logs[0][name], rel=1e-3)
+
+
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "bnpo"])
 def test_the_logged_loss_does_not_depend_on_the_split(folder, loss_type):
     # A large coefficient, so that the bonus is most of the loss: its part must be weighted by

@@ -46,7 +46,14 @@ TOKEN_MEANS = {
     "vespo/phi_seq_mean",
 }
 """Metrics that TRL takes as means over a micro-batch's tokens and then averages over micro-batches.
-Parts sorted by length need weights here as well."""
+Parts sorted by length need weights here as well. ``is_per_row`` says which are means over rows."""
+
+_PHI = "vespo/phi_seq_mean"
+
+
+def is_per_row(name: str, level: str, advantages: Tensor) -> bool:
+    """Whether TRL's mean is over rows: phi, and clipping at ``level`` sequence by one advantage."""
+    return name == _PHI or ("clip" in name and level == "sequence" and advantages.dim() == 1)
 
 
 @dataclass(frozen=True)
@@ -59,12 +66,16 @@ class Share:
         tokens: Its tokens that the loss is taken over, over those of an equal part.
         filled: Its rows that have such a token, over those of an equal part.
         all_tokens: Tokens of this micro-batch on all processes together.
+        all_rows: Its real rows on all processes together.
+        idle_rows: Its idle rows on all processes together.
     """
 
     rows: float
     tokens: float
     filled: float
     all_tokens: int
+    all_rows: int
+    idle_rows: int
 
     def loss_weight(self, loss_type: str) -> float:
         """Factor that turns TRL's loss of this part into one over the generation batch."""
@@ -90,10 +101,20 @@ class Share:
             accumulation: TRL's accumulation steps of this window.
         """
         if policy_loss is not None:
-            parts = 1 if LOSS_NORMALIZERS[loss_type] == "batch" else accumulation
-            bonus = loss.detach() - policy_loss / parts
+            bonus = loss.detach() - policy_loss / _parts(loss_type, accumulation)
             loss = loss + (self.entropy_weight(loss_type) - 1) * bonus
         return loss * self.loss_weight(loss_type)
+
+    def logged(self, policy_loss: float, loss_type: str, accumulation: int) -> float:
+        """Return a part's policy loss, as in ``scaled``, as its share of the optimizer step's."""
+        return policy_loss * self.loss_weight(loss_type) / _parts(loss_type, accumulation)
+
+    def behind(self, name: str, mean: float, per_row: bool) -> tuple[float, int]:
+        """Sum and count behind one of ``TOKEN_MEANS``, without idle rows: their phi is 1."""
+        if not per_row:
+            return mean * self.all_tokens, self.all_tokens
+        idle = self.idle_rows if name == _PHI else 0
+        return mean * (self.all_rows + self.idle_rows) - idle, self.all_rows
 
     def entropy_weight(self, loss_type: str) -> float:
         """Factor on the entropy bonus on top of ``loss_weight``; 1 where both are nothing."""
@@ -137,7 +158,7 @@ def micro_batches(
     everywhere = gather(counts_S_3[None].to(kept["completion_ids"].device)).cpu()
     equal = (everywhere.sum((0, 1)) / (slots * len(everywhere))).tolist()
     widest_S = everywhere[:, :, 0].amax(0).clamp(min=1).tolist()
-    all_tokens_S = everywhere[:, :, 1].sum(0).tolist()
+    all_rows_S, all_tokens_S, _ = everywhere.sum(0).T.tolist()
     with_idle = _append(kept, idle_row(kept))
     parts = []
     for slot, (own_rows, own_tokens, own_filled) in enumerate(counts_S_3.tolist()):
@@ -148,6 +169,8 @@ def micro_batches(
             tokens=own_tokens / equal[1] if equal[1] else 0.0,
             filled=own_filled / equal[2] if equal[2] else 0.0,
             all_tokens=all_tokens_S[slot],
+            all_rows=all_rows_S[slot],
+            idle_rows=widest_S[slot] * len(everywhere) - all_rows_S[slot],
         )
         parts.append(part)
     return parts
@@ -165,6 +188,11 @@ def idle_row(batch: Batch) -> Batch:
     if "importance_sampling_ratio" in idle:
         idle["importance_sampling_ratio"] += 1
     return idle
+
+
+def _parts(loss_type: str, accumulation: int) -> int:
+    """By how many parts TRL divides its policy loss after it took ``policy_loss``."""
+    return 1 if LOSS_NORMALIZERS[loss_type] == "batch" else accumulation
 
 
 def _append(batch: Batch, row: Batch) -> Batch:

@@ -38,6 +38,7 @@ from ragen2_cli.training.microbatches import (
     TOKEN_MEANS,
     Share,
     idle_row,
+    is_per_row,
     micro_batches,
 )
 from ragen2_cli.training.processes import gather
@@ -144,7 +145,7 @@ class SnrGRPOTrainer(SealTrainer):
         self._judged_N: Floats = np.zeros(0)
         self._generated: Batch | None = None
         self._window_tokens = 0
-        self._window_sums: defaultdict[str, float] = defaultdict(float)
+        self._window_sums: defaultdict[str, Floats] = defaultdict(lambda: np.zeros(2))
         self.setup_seal(seal, separation)
 
     def on_selection(
@@ -301,9 +302,12 @@ class SnrGRPOTrainer(SealTrainer):
             self._entropy_weight, self._states = 1.0, None
         own = {name for name, values in metrics.items() if len(values) > before.get(name, 0)}
         for name in TOKEN_MEANS & own:
-            self._window_sums[name] += metrics[name].pop() * share.all_tokens
-        policy = metrics["policy_loss"][-1] if "policy_loss" in own else None
-        parts = self.current_gradient_accumulation_steps
+            per_row = is_per_row(name, self.importance_sampling_level, inputs["advantages"])
+            self._window_sums[name] += share.behind(name, metrics[name].pop(), per_row)
+        policy, parts = None, self.current_gradient_accumulation_steps
+        if "policy_loss" in own:
+            policy = metrics["policy_loss"].pop()
+            self._window_sums["policy_loss"] += share.logged(policy, self.loss_type, parts), 0
         loss = share.scaled(loss, self.loss_type, policy, parts)
         return loss if states is None else loss + self.seal_term(states, inputs, share)
 
@@ -313,8 +317,8 @@ class SnrGRPOTrainer(SealTrainer):
         """Run one micro-batch as TRL does, and close the optimizer step after its last one."""
         loss: Tensor = super().training_step(model, inputs, num_items_in_batch)
         if self.accelerator.sync_gradients:
-            for name, total in self._window_sums.items():
-                self._metrics["train"][name].append(total / max(1, self._window_tokens))
+            for name, (total, count) in self._window_sums.items():
+                self._metrics["train"][name].append(float(total / max(1, count)))
             self.empty_steps += self._window_tokens == 0
             self._window_tokens = 0
             self._window_sums.clear()
