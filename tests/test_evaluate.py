@@ -1,18 +1,26 @@
 """Held-out evaluation: the same boards everywhere, summary numbers by hand, matched temperature."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
+from typer.testing import CliRunner
 
+from ragen2_cli.app import app
 from ragen2_cli.config import load_config
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode, Turn
 from ragen2_cli.rollout.engine import Trajectory
+from ragen2_cli.runs import RunDirectory
 from ragen2_cli.runs.provenance import STATISTICS
 from ragen2_cli.training.evaluate_target import evaluate_target
 from ragen2_cli.training.evaluation import summarize, temperature_of_entropy
+from ragen2_cli.training.gradient_runs import analyze_run
+from ragen2_cli.training.models import embedded_folder, load_policy
 from ragen2_cli.training.run import start
 
 
@@ -96,6 +104,53 @@ def test_the_start_model_evaluates_to_the_first_measurement(run: Path) -> None:
     (sampled,) = evaluate_target("embedded", episodes=8, greedy=False)
     before = json.loads((run / "summary.json").read_text())["before"]
     assert sampled.successes == before["sampled"]["successes"]
+
+
+@pytest.mark.parametrize("env", ["frozenlake", "bandit"])
+def test_the_base_follows_the_adapter(run: Path, tmp_path: Path, env: str) -> None:
+    # The run was trained on frozenlake, so on `embedded`; for bandit `embedded` is another model.
+    loaded = load_policy("embedded", device="cpu", adapter=run / "adapter", env=env)
+    note = "the base is embedded, which the adapter was trained on"
+    assert loaded.notes == ((note,) if env == "bandit" else ())
+    name = "model.embed_tokens.weight"
+    base = loaded.model.get_base_model().state_dict()[name]
+    grid, words = (load_file(embedded_folder(e) / "model.safetensors") for e in (None, "bandit"))
+    assert torch.equal(base, grid[name])
+    assert not torch.equal(base, words[name])
+    # The reverse: an adapter of the words variant keeps it, whatever is played.
+    shutil.copytree(run / "adapter", tmp_path / "words")
+    file = tmp_path / "words" / "adapter_config.json"
+    content = json.loads(file.read_text()) | {"base_model_name_or_path": "/a/embedded-words"}
+    file.write_text(json.dumps(content))
+    loaded = load_policy("embedded", device="cpu", adapter=tmp_path / "words", env=env)
+    assert torch.equal(loaded.model.get_base_model().state_dict()[name], words[name])
+    assert bool(loaded.notes) == (env == "frozenlake")
+    content["base_model_name_or_path"] = "a/my-policy"
+    file.write_text(json.dumps(content))
+    loaded = load_policy("embedded", device="cpu", adapter=tmp_path / "words", env=env)
+    assert loaded.notes == ("the adapter was trained on my-policy; here it is put on embedded",)
+
+
+def test_a_run_evaluates_elsewhere_on_its_own_base(run: Path) -> None:
+    said: list[str] = []
+    evaluate_target(str(run), env="bandit", episodes=2, greedy=False, say=said.append)
+    assert said == ["the base is embedded, which the adapter was trained on"]
+
+
+def test_the_adapter_of_an_earlier_end_is_not_the_final_one(run: Path, tmp_path: Path) -> None:
+    # Step 2 was the end; given more steps, the run is unfinished and the adapter is step 2's still.
+    again = RunDirectory(tmp_path / "run")
+    shutil.copytree(run, again.path)
+    again.truncate_after(2)
+    assert again.adapter.is_dir()
+    with pytest.raises(UserError, match="no final adapter yet; name a step with --checkpoint"):
+        evaluate_target(str(again.path), episodes=2)
+    with pytest.raises(UserError, match="no final adapter yet; name a step with --checkpoint"):
+        analyze_run(again)
+    result = CliRunner().invoke(app, ["diagnose", str(again.path), "--checkpoint", "0"])
+    assert "no final adapter yet" in str(result.exception)
+    (row,) = evaluate_target(str(again.path), episodes=2, greedy=False, checkpoint=2)
+    assert row.step == 2
 
 
 def test_a_checkpoint_is_chosen_by_step(run: Path) -> None:

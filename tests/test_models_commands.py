@@ -1,7 +1,6 @@
 """``ragen2 models list | build | export``."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -33,6 +32,7 @@ def run(tmp_path: Path) -> RunDirectory:
         if parameter.requires_grad:
             torch.nn.init.normal_(parameter, std=0.1)
     wrapped.save_pretrained(directory.adapter)
+    directory.write_summary({"steps": 1})
     directory.close()
     return directory
 
@@ -68,8 +68,11 @@ def test_export_merges_the_adapter(run: RunDirectory, tmp_path: Path) -> None:
     assert (plain(ids).logits - adapted(ids).logits).abs().max() > 0.1
 
 
-def test_export_without_an_adapter_is_refused(run: RunDirectory, tmp_path: Path) -> None:
-    shutil.rmtree(run.adapter)
-    with pytest.raises(UserError, match="no adapter yet"):
+@pytest.mark.parametrize("missing", ["adapter", "summary.json"])
+def test_export_without_a_final_adapter_is_refused(
+    run: RunDirectory, tmp_path: Path, missing: str
+) -> None:
+    (run.path / missing).rename(tmp_path / missing)
+    with pytest.raises(UserError, match="no final adapter yet"):
         export_run(RunDirectory.open(run.path), tmp_path / "served", force=False)
     assert not (tmp_path / "served").exists()

@@ -122,8 +122,9 @@ def _next_step(verdict: dict[str, Any], path: Path, *, own_run: bool) -> str:
     from ragen2_cli.runs import RunDirectory
 
     where = shlex.quote(str(path))
+    finished = own_run and RunDirectory.open(path).finished
     if verdict["regime"] == "not enough data" and verdict["basis"] == "text":
-        policy = "--checkpoint 0" if own_run else "--model NAME"
+        policy = f"--checkpoint {0 if finished else 'STEP'}" if own_run else "--model NAME"
         if verdict["measurements"] > 1:  # enough of them: it is the first words that do not tell
             return f"ragen2 diagnose {where} {policy}  # score whole reasonings with the policy"
     if verdict["regime"] not in ("diverse", "compressed"):
@@ -132,8 +133,9 @@ def _next_step(verdict: dict[str, Any], path: Path, *, own_run: bool) -> str:
     if not own_run:
         return f"ragen2 diagnose {where}  # again, when the log has grown"
     if verdict["regime"] == "compressed":
-        return f"ragen2 evaluate {where}  # little variety left: compare sampled with greedy"
-    if RunDirectory.open(path).finished:
+        step = "" if finished else " --checkpoint STEP"
+        return f"ragen2 evaluate {where}{step}  # little variety left: compare sampled with greedy"
+    if finished:
         return f"ragen2 evaluate {where}  # nothing to mend: measure what it learned"
     return f"ragen2 diagnose {where} --watch  # nothing to mend; keep watching"
 
@@ -222,18 +224,20 @@ def _some(steps: Sequence[int]) -> str:
 
 
 def _load(path: Path, scoring: Scoring, *, own_run: bool) -> Any:
+    from ragen2_cli.runs import RunDirectory
+
     if scoring.model is not None:
         from ragen2_cli.training.models import load_policy
 
-        return load_policy(scoring.model, device=scoring.device, adapter=scoring.adapter)
+        env = RunDirectory.open(path).resolved_config().env.name if own_run else None
+        device, adapter = scoring.device, scoring.adapter
+        return load_policy(scoring.model, device=device, adapter=adapter, env=env)
     if not own_run:
         raise UserError("--checkpoint goes with a run folder; for logs name the --model")
-    from ragen2_cli.runs import RunDirectory
     from ragen2_cli.training.evaluate_target import load_run_policy
 
     run = RunDirectory.open(path)
-    config = run.resolved_config()
-    return load_run_policy(config, run, scoring.checkpoint or None)
+    return load_run_policy(run.resolved_config(), run, scoring.checkpoint or None)
 
 
 def _smooth(rows: list[dict[str, Any]]) -> None:

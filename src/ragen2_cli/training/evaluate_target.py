@@ -58,7 +58,7 @@ def evaluate_target(
         say(note)
     player = build_player(config, loaded.model, loaded)
     boards = player.heldout_boards(episodes)
-    step = 0 if run is None else _step_of(run, checkpoint)
+    step = 0 if run is None else step_of_policy(run, checkpoint)
     temperatures = [temperature] + [0.0] * greedy
     return [measure(player, boards, step=step, temperature=value) for value in temperatures]
 
@@ -67,10 +67,11 @@ def load_run_policy(config: Config, run: RunDirectory, checkpoint: int | None) -
     """Load the policy that a run trained: its final adapter, or that of a checkpoint.
 
     Raises:
-        UserError: The run has neither an adapter nor that checkpoint.
+        UserError: The run has no such checkpoint, or no final adapter: until it is finished, what
+            is there is of an earlier end, before it was given more steps.
     """
     folder = run.adapter if checkpoint is None else checkpoint_folder(run, checkpoint)
-    if not folder.is_dir():
+    if checkpoint is None and not (run.finished and folder.is_dir()):
         raise UserError(f"{run.path} has no final adapter yet; name a step with --checkpoint")
     if config.model.full:
         return _load(config, name=str(folder))
@@ -100,13 +101,15 @@ def _run_of(target: str | None, say: Callable[[str], None]) -> RunDirectory | No
     return RunDirectory.open(path) if is_run else None
 
 
-def _step_of(run: RunDirectory, checkpoint: int | None) -> int:
+def step_of_policy(run: RunDirectory, checkpoint: int | None) -> int:
+    """Return the steps behind what :func:`load_run_policy` loaded.
+
+    Raises:
+        UserError: The summary does not tell.
+    """
     if checkpoint is not None:
         return checkpoint
-    summary = run.read_summary()
-    if summary is None:
-        return 0
-    steps = summary.get("steps")
+    steps = (run.read_summary() or {}).get("steps")
     if not isinstance(steps, int):
         raise UserError(f"{run.path}: summary.json has no number of steps")
     return steps

@@ -19,7 +19,7 @@ def export_run(run: RunDirectory, out: Path, *, force: bool) -> dict[str, Any]:
         ``folder``, ``bytes``, ``base`` (the model's name) and ``env``.
 
     Raises:
-        UserError: The run has no adapter yet, or the folder cannot be used.
+        UserError: The run has no final adapter yet, or the folder cannot be used.
     """
     from ragen2_cli.training.embedded.files import check_folder, size_of
     from ragen2_cli.training.models import load_policy
@@ -29,8 +29,8 @@ def export_run(run: RunDirectory, out: Path, *, force: bool) -> dict[str, Any]:
         raise UserError(
             f"{run.path}: trained with --full, so {run.adapter} already holds whole weights"
         )
-    if not run.adapter.is_dir():
-        raise UserError(f"{run.path}: no adapter yet; finish it with ragen2 train --resume")
+    if not (run.finished and run.adapter.is_dir()):
+        raise UserError(f"{run.path}: no final adapter yet; finish it with ragen2 train --resume")
     name = config.model.name
     policy = load_policy(
         name, device="cpu", dtype=config.model.dtype, adapter=run.adapter, env=config.env.name

@@ -14,7 +14,7 @@ from ragen2_cli.errors import UserError, counted
 from ragen2_cli.records import Episode
 from ragen2_cli.runs import RunDirectory, step_name
 from ragen2_cli.training.critic import Critic
-from ragen2_cli.training.evaluate_target import load_run_policy
+from ragen2_cli.training.evaluate_target import load_run_policy, step_of_policy
 from ragen2_cli.training.gradient_batch import ProbeSettings
 from ragen2_cli.training.gradient_critic import CriticProbe
 from ragen2_cli.training.gradient_probe import probe, report_json
@@ -58,10 +58,9 @@ def analyze_run(
     config = run.resolved_config()
     if groups < 1:
         raise UserError(f"--groups: at least 1 is needed, got {groups}")
-    summary = run.read_summary()
-    step = checkpoint if checkpoint is not None else int(summary["steps"]) if summary else 0
     prepare(config)
     loaded = load_run_policy(config, run, checkpoint)
+    step = step_of_policy(run, checkpoint)
     critic = critic_of_run(config, loaded, run, checkpoint)
     for note in loaded.notes:
         say(note)

@@ -4,6 +4,7 @@ Everything goes through transformers with ``trust_remote_code`` off; weights of 
 adapters are read from safetensors only, so that loading a model never runs its author's code.
 """
 
+import json
 import os
 import re
 import warnings
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded"
 # Environments of words and numbers, for which "embedded" means the shipped variant that can copy.
 WORDS_ENVIRONMENTS = frozenset({"bandit", "countdown"})
+VARIANTS = (EMBEDDED, "embedded-words")
 STYLE_KEY = "ragen2_style"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -61,8 +63,9 @@ def load_policy(
         name: ``embedded``, a local folder, a ``.gguf`` file, or a hub id.
         device: ``auto`` (CUDA, else MPS, else CPU) or a torch device.
         dtype: ``auto`` is float32 on CPU and MPS, on CUDA bfloat16 where the GPU has it.
-        adapter: Folder of a trained PEFT adapter to load on top, trainable.
-        env: The environment it will play; picks the variant of the embedded policy.
+        adapter: Folder of a trained PEFT adapter to load on top, trainable. ``embedded`` is then
+            the variant that it was trained on.
+        env: The environment it will play; picks the variant of the embedded policy otherwise.
 
     Raises:
         UserError: No such file, folder or hub id; a broken GGUF; no chat template; no token that
@@ -71,8 +74,15 @@ def load_policy(
     target = resolve_device(device)
     kind = resolve_dtype(dtype, target)
     where, options = locate(name, env)
+    notes: tuple[str, ...] = ()
+    trained_on = None if adapter is None else _base_of(Path(adapter))
+    if trained_on and trained_on != Path(where).name:
+        notes = (f"the adapter was trained on {trained_on}; here it is put on {name}",)
+        if name == EMBEDDED and trained_on in VARIANTS:
+            where = str(embedded_folder(variant=trained_on))
+            notes = (f"the base is {trained_on}, which the adapter was trained on",)
     tokenizer = _load(name, "tokenizer", where, options)
-    notes = prepare_tokenizer(name, tokenizer)
+    notes += prepare_tokenizer(name, tokenizer)
     options = {**options, "dtype": kind, "use_safetensors": True}
     if "gguf_file" in options:
         from transformers import GgufConfig
@@ -85,15 +95,15 @@ def load_policy(
     return LoadedPolicy(loaded, tokenizer, style, notes)
 
 
-def embedded_folder(env: str | None = None) -> Path:
-    """Return the folder of the shipped policy, or of its variant for an environment.
+def embedded_folder(env: str | None = None, variant: str | None = None) -> Path:
+    """Return the folder of the shipped policy: a variant, by default the one for an environment.
 
     Raises:
         UserError: When the package was installed without it.
     """
     from importlib.resources import files
 
-    variant = "embedded-words" if env in WORDS_ENVIRONMENTS else "embedded"
+    variant = variant or VARIANTS[env in WORDS_ENVIRONMENTS]
     folder = Path(str(files("ragen2_cli") / "assets" / variant))
     if not (folder / "model.safetensors").is_file():
         raise UserError(
@@ -272,6 +282,19 @@ def require_trainable(model: Any, what: str) -> Any:
 def train_fully(model: "PreTrainedModel") -> "PreTrainedModel":
     """Make every weight trainable (``--full``)."""
     return model.requires_grad_(True)
+
+
+def _base_of(adapter: Path) -> str | None:
+    """Return the last part of the path or id of the model that an adapter was trained on.
+
+    None where its file does not say; ``load_adapter`` tells what is wrong with a broken one.
+    """
+    try:
+        config = json.loads((adapter / "adapter_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    base = config.get("base_model_name_or_path") if isinstance(config, dict) else None
+    return Path(base).name if isinstance(base, str) else None
 
 
 def _load(name: str, part: str, where: str, options: dict[str, Any]) -> Any:
