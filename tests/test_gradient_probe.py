@@ -10,6 +10,7 @@ Guarantees held here:
 
 import hashlib
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -151,6 +152,34 @@ def test_the_kept_part_equals_an_analysis_of_the_kept_groups(loss_type) -> None:
     assert kept.norms.task == pytest.approx(row(alone, "all").norms.task)
     assert kept.norms.entropy == pytest.approx(row(alone, "all").norms.entropy)
     assert kept.rows == kept.batch_rows == 12
+
+
+def test_loss_scaling_and_soft_weights_are_those_of_training() -> None:
+    # Eight groups of rewards (k, 0), k = 0..7, of which the last two are kept: linear loss scaling
+    # multiplies advantages by 2/8, its root by 1/2, and leaves the regularizer alone.
+    model, rows = TwoParameters([0.0, 0.3]), groups(*([float(k), 0.0] for k in range(8)))
+    top = GroupFilter(strategy="top-k-abs", value=2)
+    plain = ProbeSettings(entropy=0.1, buckets=2)
+
+    def kept(**changes):
+        found = probe(model, rows, 2, replace(plain, **changes), group_filter=top)
+        return {one.bucket: one.norms for one in found.filtered["none"]}, found
+
+    before, whole = kept()
+    for mode, factor in (("linear", 2 / 8), ("sqrt", 1 / 2)):
+        scaled, report = kept(loss_scaling=mode)
+        for bucket in ("Q2", "all"):
+            assert scaled[bucket].task == pytest.approx(before[bucket].task * factor)
+            assert scaled[bucket].entropy == before[bucket].entropy
+        assert row(report, "all") == row(whole, "all")
+    # Soft weights are variances over the largest, k^2 / 49. Unscaled advantages are k / 2, and all
+    # groups say the same tokens: the gradient of a sum of groups goes as the sum of k * k^2 / 49.
+    soft, report = kept(soft=True)
+    assert soft["all"].task == pytest.approx(before["all"].task * (6**3 + 7**3) / 49 / 13)
+    cubes = sum(k**3 for k in range(8)) / 49
+    assert row(report, "all").norms.task == pytest.approx(
+        row(whole, "all").norms.task * cubes / sum(range(8))
+    )
 
 
 def lora_model():

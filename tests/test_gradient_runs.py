@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from ragen2_cli.config import load_config
 from ragen2_cli.errors import UserError
 from ragen2_cli.runs import RunDirectory
-from ragen2_cli.training.gradient_runs import analyze_run
+from ragen2_cli.training.gradient_runs import adapted_entropy, analyze_run
 from ragen2_cli.training.run import start
 
 pytestmark = pytest.mark.slow
@@ -65,7 +66,7 @@ def test_a_checkpoint_is_analyzed_and_stays_as_it_is(tmp_path: Path) -> None:
     said: list[str] = []
     content, path = analyze_run(run, checkpoint=1, groups=5, say=said.append)
     assert digest(run.path) == before
-    assert path == run.path / "gradients" / "step-000001.json"
+    assert path == run.path / "gradients" / "step-000001-fresh-groups-5.json"
     assert json.loads(path.read_text())["tables"] == json.loads(json.dumps(content["tables"]))
     assert [row["bucket"] for row in content["tables"][0]["rows"]][:5] == [
         f"Q{k}" for k in range(1, 6)
@@ -80,6 +81,41 @@ def test_a_checkpoint_is_analyzed_and_stays_as_it_is(tmp_path: Path) -> None:
     assert again["tables"] == content["tables"]
     with pytest.raises(UserError, match="no complete checkpoint of step 7"):
         analyze_run(run, checkpoint=7)
+
+
+def test_an_adapted_entropy_coefficient_is_the_one_that_acts(tmp_path: Path) -> None:
+    # The start policy's entropy lies below the target 9, so TRL adds its delta 0.005 to 0.01 each
+    # step; in step 1 nothing acts yet, in step 2 it is 0.015.
+    run = train(
+        tmp_path / "run",
+        **{"algorithm.entropy_target": 9.0, "diagnostics.gradients_every": 1, "algorithm.kl": 0.0},
+    )
+    folder = run.path / "gradients"
+    one, two = (json.loads((folder / f"step-00000{n}.json").read_text()) for n in (1, 2))
+    assert (one["entropy"], two["entropy"]) == (0.0, pytest.approx(0.015))
+    assert two["tables"][0]["rows"][-1]["norms"]["batch"]["entropy"] > 0
+    logged = run.read_steps()
+    said: list[str] = []
+    content, _ = analyze_run(run, checkpoint=1, groups=4, say=said.append)
+    assert content["entropy"] == logged[0].extra["entropy_coef"] == pytest.approx(0.015)
+    assert content["entropy_target"] == 9.0
+    assert "entropy coefficient 0.015, as adapted by step 1" in said
+    # The training batch of step 1 is still there, and so is each fresh one.
+    _, other = analyze_run(run, checkpoint=1, groups=4, entropy=0.0)
+    assert other.name == "step-000001-fresh-groups-4-entropy-0.0.json"
+    assert sorted(file.name for file in folder.iterdir()) == [
+        "step-000001-fresh-groups-4-entropy-0.0.json",
+        "step-000001-fresh-groups-4.json",
+        "step-000001.json",
+        "step-000002.json",
+    ]
+    assert json.loads((folder / "step-000001.json").read_text()) == one
+    # Above the target nothing acts, and before the first step neither.
+    config = run.resolved_config()
+    erupted = [replace(logged[0], entropy=9.1), logged[1]]
+    assert adapted_entropy(config, erupted, 1) == 0.0
+    assert adapted_entropy(config, erupted, 2) == logged[1].extra["entropy_coef"]
+    assert adapted_entropy(config, logged, 0) == 0.0
 
 
 def test_a_filter_that_is_not_applied_is_not_named(tmp_path: Path) -> None:

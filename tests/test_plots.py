@@ -323,51 +323,6 @@ def test_the_filter_figure_sorts_by_spread_and_marks_the_dead() -> None:
     assert "1 of 3 groups kept, which hold 99% of the spread; 1 dead" in figure.get_supxlabel()
 
 
-def analysis(kl=None):
-    norms = {"task": 1.0, "entropy": 0.1, "kl": kl, "regularizer": 0.1, "snr": 10.0}
-    rows = [
-        {
-            "bucket": name,
-            "groups": 2,
-            "dead_groups": 0,
-            "score_mean": 0.1 * k,
-            "norms": {"batch": norms},
-        }
-        for k, name in enumerate(("Q1", "Q2", "all"))
-    ]
-    tables = [
-        {"scale_rewards": scale, "filtered": filtered, "rows": rows}
-        for scale in ("group", "none")
-        for filtered in (False, True)
-    ]
-    about = {"step": 5, "groups": 4, "loss_type": "dapo", "entropy": 0.1, "kl": 0.0}
-    return {**about, "score": "reward_var", "tables": tables}
-
-
-def test_a_term_that_is_off_has_no_line() -> None:
-    figure = gradients.draw(gradients.data([analysis(), analysis()]))
-    panel = figure.axes[2]
-    labels = {line.get_label() for line in panel.lines}
-    assert "entropy term" in labels
-    assert "KL term" not in labels
-    assert "n = 2 batches of 4 groups" in figure.get_supxlabel()
-
-
-def test_a_critic_has_a_panel_of_its_own() -> None:
-    plain, found = analysis(), analysis()
-    for table in found["tables"]:
-        table["scale_rewards"] = {"group": "gae"}.get(table["scale_rewards"], "none")
-        for row in table["rows"]:
-            row["norms"] = {"batch": {**row["norms"]["batch"], "critic": 0.5}}
-    figure = gradients.draw(gradients.data([found]))
-    assert len(figure.axes) == len(gradients.draw(gradients.data([plain])).axes) + 1
-    assert figure.axes[-1].lines[0].get_ydata().tolist() == [0.5, 0.5]
-    assert "need not vanish at spread 0" in figure.get_supxlabel().replace("\n", " ")
-    assert "spread 0" not in gradients.draw(gradients.data([plain])).get_supxlabel()
-    labels = {line.get_label() for line in figure.axes[1].lines}
-    assert "advantages of the critic" in labels
-
-
 def test_the_heatmap_keeps_the_order_of_prompts() -> None:
     probes = [
         {"step": 50, "seeds": [7, 9], "returns": [[1.0, 0.0], [1.0, 1.0]]},

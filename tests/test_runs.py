@@ -312,6 +312,7 @@ def test_truncate_after_forgets_later_steps_and_keeps_the_rest(tmp_path):
         run.write_rollouts(number, [an_episode(number, 0, 0)])
         run.append_diagnostics({"step": number})
         run.write_json(f"gradients/step-{number:06d}.json", {"step": number})
+        run.write_json(f"gradients/step-{number:06d}-fresh-kl-0.1.json", {"step": number})
     for number in (0, 3, 5):
         run.append_evaluation(an_evaluation(number))
     (run.path / "checkpoints").mkdir()
@@ -327,7 +328,7 @@ def test_truncate_after_forgets_later_steps_and_keeps_the_rest(tmp_path):
         "evaluations.jsonl": 1,
         "diagnostics.jsonl": 2,
         "rollouts": 2,
-        "gradients": 2,
+        "gradients": 4,
         "checkpoints": 1,
     }
     assert [step.step for step in run.read_steps()] == [1, 2, 3]

@@ -9,6 +9,7 @@ from ragen2_cli.errors import UserError
 
 if TYPE_CHECKING:
     from ragen2_cli.records import RunLog
+    from ragen2_cli.runs import RunDirectory
 
 Say = Callable[[str], None]
 Rows = list[dict[str, Any]]
@@ -96,18 +97,54 @@ def scatter(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
 
 
 def gradients(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
-    """Read the newest gradient analysis of each run, or that of a step."""
+    """Read each run's newest gradient analyses, or those of a step, all of one source.
+
+    Fresh batches where every analyzed run has one, else training batches.
+
+    Raises:
+        UserError: Some runs have only the one, some only the other.
+    """
     from ragen2_cli.plots.gradients import data
 
-    return data(_json_files(paths, "gradients", step, say, newest=True))
+    analyzed = [found for run in _runs(paths, say) if (found := _analyses(run, step))]
+    for source in ("fresh batch", "training batch"):
+        if all(source in found for found in analyzed):
+            return data([content for found in analyzed for content in found[source]])
+    raise UserError(
+        "gradients: some runs have only fresh batches, some only training batches; "
+        "use ragen2 analyze gradients on the others, or --step"
+    )
+
+
+def _analyses(run: "RunDirectory", step: int | None) -> dict[str, Rows]:
+    """Return by source the analyses of its newest step, one for each pair of coefficients."""
+    from ragen2_cli.runs.jsonl import read_json
+
+    found: dict[str, Rows] = {}
+    files = (run.path / "gradients").glob("step-*.json")
+    for content in map(read_json, sorted(files, key=lambda file: file.stat().st_mtime)):
+        if step is None or content["step"] == step:
+            found.setdefault(content["source"], []).append(content)
+    for source, contents in found.items():
+        last = max(content["step"] for content in contents)
+        chosen = {
+            (content["entropy"], content["kl"]): content
+            for content in contents
+            if content["step"] == last
+        }
+        found[source] = list(chosen.values())
+    return found
 
 
 def heatmap(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
     """Read the probes of one run: of a sweep's runs, the first one's."""
     from ragen2_cli.plots.heatmap import data
+    from ragen2_cli.runs import step_of
+    from ragen2_cli.runs.jsonl import read_json
 
     run = _runs(paths, say)[0]
-    return data(_json_files([run.path], "probes", step, say, newest=False))
+    files = sorted((run.path / "probes").glob("step-*.json"))
+    return data([read_json(file) for file in files if step in (None, step_of(file.name))])
 
 
 def filter_(paths: Sequence[Path], step: int | None, say: Say) -> Rows:
@@ -169,21 +206,6 @@ def _runs(paths: Sequence[Path], say: Say) -> list[Any]:
     if not found:
         raise UserError(f"{paths[0]}: none of its cells is finished yet")
     return found
-
-
-def _json_files(
-    paths: Sequence[Path], folder: str, step: int | None, say: Say, *, newest: bool
-) -> list[dict[str, Any]]:
-    from ragen2_cli.runs import step_name
-    from ragen2_cli.runs.jsonl import read_json
-
-    contents = []
-    for run in _runs(paths, say):
-        files = sorted((run.path / folder).glob("step-*.json"))
-        if step is not None:
-            files = [file for file in files if file.stem == step_name(step)]
-        contents += [read_json(file) for file in (files[-1:] if newest else files)]
-    return contents
 
 
 def make(kind: str, paths: Sequence[Path], step: int | None, say: Say) -> tuple[Rows, Any]:

@@ -1,11 +1,14 @@
 """Gradients by reward spread: where the task signal is, and what a regularizer sets against it."""
 
 from collections.abc import Mapping, Sequence
+from math import exp, log
 from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 from matplotlib.figure import Figure
 
+from ragen2_cli.core.statistics import PairedDifference, paired_difference
 from ragen2_cli.plots import style
 from ragen2_cli.plots.series import Row
 
@@ -25,7 +28,7 @@ _TERMS = {"entropy": "entropy term", "kl": "KL term", "regularizer": "both, summ
 
 
 def data(analyses: Sequence[Mapping[str, Any]]) -> list[Row]:
-    """Return one row per analysis, scale of rewards and bucket, before the filter.
+    """Return one row per analysis, scale of rewards and bucket, before and after the filter.
 
     Args:
         analyses: Contents of ``gradients/step-*.json``.
@@ -33,20 +36,21 @@ def data(analyses: Sequence[Mapping[str, Any]]) -> list[Row]:
     rows: list[Row] = []
     for index, content in enumerate(analyses):
         for table in content["tables"]:
-            if table["filtered"]:
-                continue
             for row in table["rows"]:
                 norms = row["norms"]["batch"]
                 rows.append(
                     {
                         "analysis": index,
+                        "source": content["source"],
                         "step": content["step"],
                         "groups_all": content["groups"],
                         "loss_type": content["loss_type"],
                         "entropy_coef": content["entropy"],
+                        "entropy_target": content.get("entropy_target"),  # not in earlier files
                         "kl_coef": content["kl"],
                         "score": content["score"],
                         "scale_rewards": table["scale_rewards"],
+                        "filtered": table["filtered"],
                         "bucket": row["bucket"],
                         "groups": row["groups"],
                         "dead_groups": row["dead_groups"],
@@ -60,12 +64,37 @@ def data(analyses: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Draw ``data``: means over analyses, each analysis as a small dot."""
+    """Draw ``data`` before the filter: means over analyses, each analysis as a small dot.
+
+    One line of panels for each loss and coefficients.
+    """
+    rows = [row for row in rows if not row["filtered"]]
     panels = _PANELS | (_CRITIC if _has_critic(rows) else {})
-    figure, grid = style.canvas(2.6 * len(panels), 3.5, 1, len(panels))
+    arms: dict[str, list[Row]] = {}
+    for row in rows:
+        arms.setdefault(_coefficients(row), []).append(row)
+    lines = max(len(arms), 1)
+    figure, grid = style.canvas(2.6 * len(panels), 1.0 + 2.5 * lines, lines, len(panels))
+    for line, (arm, chosen) in zip(grid, arms.items() or [("", [])], strict=True):
+        _draw_arm(line, panels, chosen)
+        if lines > 1:
+            style.labels(line[0], y=f"{fill(arm, 30)}\n\n{SPREADS[chosen[0]['score']]}")
+    style.head(figure, "Gradients by reward spread", list(grid.flat))
+    style.caption(figure, _about(rows, arms))
+    return figure
+
+
+def _coefficients(row: Row) -> str:
+    entropy = f"coefficient {row['entropy_coef']:g}"
+    if row["entropy_target"] is not None:
+        entropy = f"adapted to {row['entropy_target']:g}"
+    return f"{row['loss_type']} loss, entropy {entropy}, KL coefficient {row['kl_coef']:g}"
+
+
+def _draw_arm(line: Sequence[Any], panels: Mapping[str, str], rows: Sequence[Row]) -> None:
     buckets = list(dict.fromkeys(row["bucket"] for row in rows if row["bucket"] != "all"))
     scales = list(dict.fromkeys(row["scale_rewards"] for row in rows))
-    for axes, (name, text) in zip(grid[0], panels.items(), strict=True):
+    for axes, (name, text) in zip(line, panels.items(), strict=True):
         style.title(axes, text)
         chosen = [row for row in rows if row["scale_rewards"] == scales[0]] if scales else []
         if name == "regularizer":
@@ -86,7 +115,7 @@ def draw(rows: Sequence[Row]) -> Figure:
         ):
             drawn += _series(axes, chosen, key, buckets, look, label)
         if not drawn:
-            off = "the run has no regularizer" if name in ("regularizer", "snr") else ""
+            off = "no regularizer acts" if name in ("regularizer", "snr") else ""
             style.no_data(axes, off)
         else:
             axes.set_xticks(range(len(buckets)), buckets)
@@ -94,9 +123,6 @@ def draw(rows: Sequence[Row]) -> Figure:
             style.labels(axes, "bucket by spread, low to high")
         if name == "spread" and rows:
             style.labels(axes, "bucket by spread, low to high", SPREADS[rows[0]["score"]])
-    style.head(figure, "Gradients by reward spread", list(grid[0]))
-    style.caption(figure, _about(rows))
-    return figure
 
 
 def _series(
@@ -129,19 +155,52 @@ def _has_critic(rows: Sequence[Row]) -> bool:
     return any(row.get("critic") is not None for row in rows)
 
 
-def _about(rows: Sequence[Row]) -> str:
+def snr_ratio(rows: Sequence[Row]) -> PairedDifference:
+    """Log of the task-to-regularizer ratio, highest over lowest live bucket of each analysis.
+
+    Under the first way of scaling rewards, over the analyses that have two live buckets or more;
+    Student t interval.
+    """
+    rows = [row for row in rows if row["scale_rewards"] == rows[0]["scale_rewards"]]
+    pairs = []
+    for analysis in dict.fromkeys(row["analysis"] for row in rows):
+        live = [
+            r["snr"]
+            for r in rows
+            if r["analysis"] == analysis and r["snr"] and r["bucket"] != "all"
+        ]
+        if len(live) > 1:
+            pairs.append((log(live[-1]), log(live[0])))
+    return paired_difference([high for high, _ in pairs], [low for _, low in pairs])
+
+
+def _about(rows: Sequence[Row], arms: Mapping[str, Sequence[Row]]) -> str:
     if not rows:
         return "No analysis; make one with ragen2 analyze gradients."
     analyses = len({row["analysis"] for row in rows})
     groups = sorted({row["groups_all"] for row in rows})
     steps = ", ".join(str(step) for step in sorted({row["step"] for row in rows})[:8])
-    dead = {row["bucket"]: row["dead_groups"] for row in rows if row["analysis"] == 0}
-    first = rows[0]
-    shares = ", ".join(f"{name} {count}" for name, count in dead.items() if name != "all" and count)
-    batches = "1 batch" if analyses == 1 else f"{analyses} batches"
+    first = [row for row in rows if row["scale_rewards"] == rows[0]["scale_rewards"]]
+    dead: dict[str, int] = {}
+    for row in first:
+        if row["bucket"] != "all":
+            dead[row["bucket"]] = dead.get(row["bucket"], 0) + row["dead_groups"]
+    shares = ", ".join(f"{name} {count}" for name, count in dead.items() if count)
+    said = "; ".join(arm + _ratio_text(chosen) for arm, chosen in arms.items())
+    batches = f"{analyses} {rows[0]['source']}{'es' * (analyses > 1)}"
     return (
         f"n = {batches} of {' or '.join(map(str, groups))} groups (steps {steps}); "
-        f"{first['loss_type']} loss, entropy coefficient {first['entropy_coef']:g}, KL coefficient "
-        f"{first['kl_coef']:g}. All norms over the rows of the whole batch, before clipping. "
-        f"Dead groups: {shares or 'none'}." + _UNDER_A_CRITIC * _has_critic(rows)
+        f"{said}. All norms over the rows of the whole batch, before clipping. "
+        f"Dead groups in all: {shares or 'none'}." + _UNDER_A_CRITIC * _has_critic(rows)
+    )
+
+
+def _ratio_text(rows: Sequence[Row]) -> str:
+    found = snr_ratio(rows)
+    if not found.n:
+        return ""
+    interval = f", 95 % [{exp(found.ci_low):.3g}, {exp(found.ci_high):.3g}]" if found.n > 1 else ""
+    return (
+        f" (task over regularizer in the highest live bucket {exp(found.mean):.3g} times the "
+        f"lowest's{interval}, n = {found.n})"
     )

@@ -27,7 +27,7 @@ EVALUATIONS = "evaluations.jsonl"
 DIAGNOSTICS = "diagnostics.jsonl"
 LOGS = (METRICS, EVALUATIONS, DIAGNOSTICS)
 FOLDERS = ("rollouts", "gradients", "checkpoints", "adapter")
-_STEP_NAME = re.compile(r"step-(\d{6,9})(\.parquet|\.json)?")
+_STEP_NAME = re.compile(r"step-(\d{6,9})(-fresh.*)?(\.parquet|\.json)?")
 
 
 def step_name(step: int) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragen2_cli.core.gradients import ANALYZED_LOSSES, Remainder
-from ragen2_cli.core.groups import Scale, advantages, group_stats
+from ragen2_cli.core.groups import LossScaling, Scale, advantages, group_stats
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
 from ragen2_cli.training.microbatches import LOSS_NORMALIZERS
@@ -28,6 +28,8 @@ class ProbeSettings:
         buckets: Most buckets.
         remainder: Where groups go that do not divide evenly.
         score: The spread that groups are sorted by.
+        loss_scaling: Factor on the advantages of what the filter keeps, as in training.
+        soft: Multiply advantages by the filter's soft weights, as in training; in every table.
         tokens_per_forward: Padded tokens in one forward pass; fewer where the vocabulary is large.
     """
 
@@ -40,6 +42,8 @@ class ProbeSettings:
     buckets: int = 6
     remainder: Remainder = "spread"
     score: str = "reward_var"
+    loss_scaling: LossScaling = "none"
+    soft: bool = False
     tokens_per_forward: int = 4096
 
 
@@ -105,6 +109,16 @@ class ProbeBatch:
             },
             weight_N=_row_weights(tokens_N, settings),
         )
+
+    def weigh(self, weight_P: NDArray[np.float64]) -> None:
+        """Multiply every advantage by its group's weight."""
+        weight_N = np.repeat(weight_P, self.group_size)
+        for scale, given in self.advantage_N.items():
+            self.advantage_N[scale] = (
+                [row * weight for row, weight in zip(given, weight_N, strict=True)]
+                if isinstance(given, list)
+                else given * weight_N
+            )
 
     def rows_of(self, groups: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the indices of the groups' rows."""

@@ -31,6 +31,7 @@ from ragen2_cli.core.gradients import (
     gradient_table,
     quantile_buckets,
 )
+from ragen2_cli.core.groups import loss_scaling_factor
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
 from ragen2_cli.training.gradient_batch import ProbeBatch, ProbeSettings
@@ -52,7 +53,8 @@ class GradientReport:
 
     Attributes:
         tables: By scale of rewards: one row per bucket and ``all``, over the whole batch.
-        filtered: The same over the groups that the filter kept, normalized by what was kept;
+        filtered: The same over the groups that the filter kept, normalized by what was kept, with
+            the factor of the loss scaling on the task gradient;
             buckets without a kept group are missing. Empty when nothing was kept.
         kept: Number of groups kept.
         seconds: How long the measurement took, rollouts not included.
@@ -108,12 +110,15 @@ def probe(
     if critic is not None:
         batch.advantage_N["gae"], scales = critic.advantages_N, ("gae", *settings.scales)
     chosen = (group_filter or GroupFilter(strategy="none")).select(batch.spread_P_G)
+    if settings.soft:
+        batch.weigh(chosen.weight_P)
     kept_P = np.isin(np.arange(len(batch.dead_P)), chosen.kept)
     buckets = quantile_buckets(batch.score_P, settings.buckets, settings.remainder)
     alive = [k for k, bucket in enumerate(buckets) if kept_P[bucket].any()]
     members = [buckets[k][kept_P[buckets[k]]] for k in alive]
     kept_groups = np.flatnonzero(kept_P)
     shares = batch.inverse_shares(kept_groups, settings.loss_type) if alive else (1.0, 1.0)
+    scaling = loss_scaling_factor(len(kept_groups), len(kept_P), settings.loss_scaling)
     whole_norms: dict[str, list[TermNorms]] = {scale: [] for scale in scales}
     kept_norms: dict[str, list[TermNorms]] = {scale: [] for scale in scales}
 
@@ -130,14 +135,14 @@ def probe(
             part = GradientSums(measure.terms)
             measure(batch.rows_of(bucket[kept_P[bucket]]), part)
             if kept_P[bucket].any():
-                note(kept_norms, part, *shares)
+                note(kept_norms, part, *shares, scaling)
             if kept is not whole:
                 kept.absorb(part)
             measure(batch.rows_of(bucket[~kept_P[bucket]]), part)
             note(whole_norms, part)
             whole.absorb(part)
         note(whole_norms, whole)
-        note(kept_norms, kept, *shares)
+        note(kept_norms, kept, *shares, scaling)
     tables: Tables = {scale: _table(batch, buckets, whole_norms[scale]) for scale in scales}
     filtered: Tables = {}
     for scale in scales if alive else ():

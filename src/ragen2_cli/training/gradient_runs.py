@@ -11,7 +11,7 @@ from ragen2_cli.core.filters import SPREAD_SCORES, GroupFilter
 from ragen2_cli.core.gradients import Remainder
 from ragen2_cli.core.groups import Scale
 from ragen2_cli.errors import UserError, counted
-from ragen2_cli.records import Episode
+from ragen2_cli.records import Episode, Step
 from ragen2_cli.runs import RunDirectory, step_name
 from ragen2_cli.training.critic import Critic
 from ragen2_cli.training.evaluate_target import load_run_policy, step_of_policy
@@ -22,6 +22,7 @@ from ragen2_cli.training.player import build_player
 from ragen2_cli.training.ppo import credit_rules, critic_of_run
 from ragen2_cli.training.setup import prepare
 
+_DEFAULTS = {"groups": 128, "buckets": 6, "remainder": "spread"}
 FRESH_CURSOR = 1_000_000_000
 """Where fresh batches draw their training boards from: far behind any run's own cursor."""
 
@@ -45,12 +46,13 @@ def analyze_run(
         groups: Prompt groups of the batch, of the run's own group size.
         buckets: Most buckets.
         remainder: Where groups go that do not divide evenly.
-        entropy: Coefficient of the entropy term; None for the run's own.
+        entropy: Coefficient of the entropy term; None for the run's own, after that step where it
+            adapts to a target.
         kl: Coefficient of the KL term; None for the run's own.
         say: Called with what was decided, one line each.
 
     Returns:
-        The content of the written file, and the file.
+        The content of the written file, and the file, whose name tells what is not the default.
 
     Raises:
         UserError: No such checkpoint, too few groups, or a KL term without a reference policy.
@@ -66,8 +68,14 @@ def analyze_run(
         say(note)
     if config.model.adapter is not None:
         loaded.model.load_adapter(config.model.adapter, adapter_name="ref")
+    asked = {"groups": groups, "buckets": buckets, "remainder": remainder}
+    asked = {key: value for key, value in asked.items() if value != _DEFAULTS[key]}
     changes = {key: value for key, value in (("entropy", entropy), ("kl", kl)) if value is not None}
-    config = config.model_copy(update={"algorithm": config.algorithm.model_copy(update=changes)})
+    changed = "".join(f"-{key}-{value}" for key, value in {**asked, **changes}.items())
+    if entropy is None and config.algorithm.entropy_target is not None:
+        changes["entropy"] = adapted_entropy(config, run.read_steps(), step)
+        say(f"entropy coefficient {changes['entropy']:g}, as adapted by step {step}")
+    config = with_coefficients(config, **changes)
     player = build_player(config, loaded.model, loaded)
     size = config.rollout.group_size
     say(f"playing {counted(groups, 'group')} of {counted(size, 'rollout')}")
@@ -87,7 +95,27 @@ def analyze_run(
         critic=critic,
         progress=lambda done, total: say(f"measuring the gradients of bucket {done + 1}/{total}"),
     )
-    return content, run.write_json(f"gradients/{step_name(step)}.json", content)
+    return content, run.write_json(f"gradients/{step_name(step)}-fresh{changed}.json", content)
+
+
+def with_coefficients(config: Config, **changes: float) -> Config:
+    """Return a config whose algorithm has other coefficients: ``entropy``, ``kl``."""
+    return config.model_copy(update={"algorithm": config.algorithm.model_copy(update=changes)})
+
+
+def adapted_entropy(config: Config, steps: Sequence[Step], step: int) -> float:
+    """Return the entropy coefficient that acts after a step where it adapts to a target.
+
+    That is the logged one while the entropy is at most the target, else 0; TRL decides by the
+    entropy of all tokens of the step, the log has the mean over its micro-batches. Before the
+    first step nothing acts.
+    """
+    target = config.algorithm.entropy_target
+    for row in sorted(steps, key=lambda row: row.step, reverse=True):
+        if row.step <= step and row.entropy is not None and "entropy_coef" in row.extra:
+            on = target is not None and row.entropy <= target
+            return row.extra["entropy_coef"] if on else 0.0
+    return 0.0
 
 
 def analyze_batch(
@@ -106,10 +134,12 @@ def analyze_batch(
     """Measure a batch under the run's own loss, filter and coefficients; return the file's content.
 
     Rewards scaled as the run does and not scaled at all are reported side by side, and with a
-    critic the advantages that it gives. Groups are
+    critic the advantages that it gives. Soft weights are in all of them, loss scaling in what the
+    filter keeps. Groups are
     sorted by the filter's spread, ``reward_var`` where it ranks by something else; such a filter is
     not applied, ``filter`` says so and there are no filtered tables.
     """
+    applied = config.filter.score in SPREAD_SCORES
     own: Scale = config.algorithm.scale_rewards
     scales: tuple[Scale, ...] = ("group" if own == "none" else own, "none")
     settings = ProbeSettings(
@@ -121,11 +151,15 @@ def analyze_batch(
         scales=scales,
         buckets=buckets,
         remainder=remainder,
-        score=config.filter.score if config.filter.score in SPREAD_SCORES else "reward_var",
+        score=config.filter.score if applied else "reward_var",
+        loss_scaling=config.filter.loss_scaling,
+        soft=config.filter.soft and applied,
     )
     chosen: GroupFilter | None = config.filter.group_filter()
-    said = f"{config.filter.strategy} {config.filter.value:g}"
-    if config.filter.score not in SPREAD_SCORES:
+    said = f"{config.filter.strategy} {config.filter.value:g}" + ", soft" * settings.soft
+    if settings.loss_scaling != "none":
+        said += f", {settings.loss_scaling} loss scaling"
+    if not applied:
         chosen, said = None, f"none: the score {config.filter.score} needs more than rewards"
     report = probe(
         model,
@@ -152,6 +186,7 @@ def analyze_batch(
         "loss_type": settings.loss_type,
         "score": settings.score,
         "entropy": settings.entropy,
+        "entropy_target": config.algorithm.entropy_target,
         "kl": settings.kl,
         "remainder": remainder,
         "filter": said,

@@ -41,18 +41,25 @@ class GradientSums:
         for term, gradient in other._sums.items():
             self.add(term, gradient)
 
-    def norms(self, task: str, loss_factor: float = 1.0, entropy_factor: float = 1.0) -> TermNorms:
+    def norms(
+        self,
+        task: str,
+        loss_factor: float = 1.0,
+        entropy_factor: float = 1.0,
+        advantage_factor: float = 1.0,
+    ) -> TermNorms:
         """Euclidean norms, their squares added in float64.
 
         Args:
             task: The term that is the policy loss.
             loss_factor: On the policy loss and the KL term.
             entropy_factor: On the entropy term and the critic's loss.
+            advantage_factor: On every advantage, so on the policy loss alone.
         """
         factors = {"entropy": entropy_factor, "kl": loss_factor}
         present = {term: factor for term, factor in factors.items() if term in self._sums}
         return TermNorms(
-            task=self._norm({task: loss_factor}),
+            task=self._norm({task: loss_factor * advantage_factor}),
             entropy=self._norm({"entropy": entropy_factor}) if "entropy" in present else None,
             kl=self._norm({"kl": loss_factor}) if "kl" in present else None,
             regularizer=self._norm(present) if present else None,

@@ -20,7 +20,7 @@ from ragen2_cli.training import checkpoints, processes
 from ragen2_cli.training.critic import Critic
 from ragen2_cli.training.diagnostics import measure as measure_reasoning
 from ragen2_cli.training.evaluation import measure, measure_at_entropy
-from ragen2_cli.training.gradient_runs import analyze_batch
+from ragen2_cli.training.gradient_runs import analyze_batch, with_coefficients
 from ragen2_cli.training.grpo_config import grpo_config
 from ragen2_cli.training.interrupted import (
     newest_checkpoint,
@@ -218,7 +218,7 @@ class _Run:
         """Write the gradient norms of a batch by reward spread; the policy stays as it is."""
         content = analyze_batch(
             self.trainer.accelerator.unwrap_model(self.trainer.model),
-            self.config,
+            with_coefficients(self.config, entropy=self.trainer.acting_entropy),
             [trajectory.episode for trajectory in batch.trajectories],
             step=batch.step,
             source="training batch",

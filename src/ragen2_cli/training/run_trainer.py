@@ -204,6 +204,15 @@ class RunTrainer(SafeCheckpointMixin, CreditTrainer):
             **kwargs,
         )
 
+    @property
+    def acting_entropy(self) -> float:
+        """Coefficient of the entropy term in this step; TRL's adaptive one rests above its target.
+
+        TRL sets it from the entropy of the step before, an attribute without a public name.
+        """
+        acts = not self.use_adaptive_entropy or self._last_world_entropy <= self.args.entropy_target
+        return float(self.entropy_coef) if acts else 0.0
+
     def on_selection(
         self,
         selection: Selection,
