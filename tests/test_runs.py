@@ -119,6 +119,24 @@ def test_force_replaces_only_what_a_run_writes(tmp_path):
     assert (run.path / "notes.txt").read_text() == "mine"
 
 
+def test_force_leaves_no_measurement_of_the_run_it_replaces(tmp_path):
+    run = new_run(tmp_path / "a")
+    run.append_step(a_step(1))
+    run.append_evaluation(an_evaluation(1))
+    run.append_diagnostics({"step": 1})
+    run.write_rollouts(1, [an_episode(1, 0, 0)])
+    for folder in ("gradients", "probes"):
+        run.write_json(f"{folder}/step-000001.json", {"step": 1})
+    for name in ("adapter", "checkpoints", "figures", "merged"):
+        (run.path / name).mkdir()
+        (run.path / name / "file").touch()
+    (run.path / "critic.safetensors").touch()
+    run.write_summary({"steps": 1})
+    run.close()
+    new_run(run.path, force=True)
+    assert sorted(os.listdir(run.path)) == [".lock", "config.json"]
+
+
 @pytest.mark.parametrize("force", [False, True])
 def test_a_folder_that_is_no_run_is_never_taken(tmp_path, force):
     (tmp_path / "thesis.tex").write_text("years of work")
@@ -313,6 +331,7 @@ def test_truncate_after_forgets_later_steps_and_keeps_the_rest(tmp_path):
         run.append_diagnostics({"step": number})
         run.write_json(f"gradients/step-{number:06d}.json", {"step": number})
         run.write_json(f"gradients/step-{number:06d}-fresh-kl-0.1.json", {"step": number})
+        run.write_json(f"probes/step-{number:06d}.json", {"step": number})
     for number in (0, 3, 5):
         run.append_evaluation(an_evaluation(number))
     (run.path / "checkpoints").mkdir()
@@ -330,6 +349,7 @@ def test_truncate_after_forgets_later_steps_and_keeps_the_rest(tmp_path):
         "rollouts": 2,
         "gradients": 4,
         "checkpoints": 1,
+        "probes": 2,
     }
     assert [step.step for step in run.read_steps()] == [1, 2, 3]
     assert [row.step for row in run.read_evaluations()] == [0, 3]

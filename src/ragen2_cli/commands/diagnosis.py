@@ -85,6 +85,7 @@ def diagnose_path(
     from ragen2_cli.core.batches import batch_metrics
     from ragen2_cli.core.regimes import judge
     from ragen2_cli.logs import read_log, read_run
+    from ragen2_cli.runs.kinds import is_run
 
     own_run = is_run(path)
     data = read_run(path, progress) if own_run else read_log(path, choice, progress)
@@ -138,11 +139,6 @@ def _next_step(verdict: dict[str, Any], path: Path, *, own_run: bool) -> str:
     if finished:
         return f"ragen2 evaluate {where}  # nothing to mend: measure what it learned"
     return f"ragen2 diagnose {where} --watch  # nothing to mend; keep watching"
-
-
-def is_run(path: Path) -> bool:
-    """Whether a folder is one of our runs."""
-    return (path / "config.json").is_file() and (path / "rollouts").is_dir()
 
 
 def _merge_own(path: Path, by_step: dict[int, dict[str, Any]], report: Report) -> None:

@@ -61,7 +61,8 @@ def read(
     from ragen2_cli.logs.courses import read_course
     from ragen2_cli.logs.layout import parse_columns
     from ragen2_cli.runs import find
-    from ragen2_cli.sweeps.folder import SweepDirectory, is_sweep
+    from ragen2_cli.runs.kinds import is_sweep
+    from ragen2_cli.sweeps.folder import SweepDirectory
 
     def say(text: str) -> None:
         sys.stderr.write(f"{text}\n")

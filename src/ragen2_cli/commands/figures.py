@@ -189,7 +189,8 @@ READERS: dict[str, Callable[[Sequence[Path], int | None, Say], Rows]] = {
 def _runs(paths: Sequence[Path], say: Say) -> list[Any]:
     """Return run directories: those given, or the finished ones of the sweeps given."""
     from ragen2_cli.runs import RunDirectory
-    from ragen2_cli.sweeps.folder import SweepDirectory, is_sweep
+    from ragen2_cli.runs.kinds import is_sweep
+    from ragen2_cli.sweeps.folder import SweepDirectory
     from ragen2_cli.sweeps.results import newest
 
     found = []

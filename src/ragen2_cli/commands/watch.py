@@ -137,7 +137,8 @@ def watch_run(path: Path, *, looks: int | None = None) -> None:
 def look_at(path: Path) -> tuple[dict[str, View], bool]:
     """Return a view per run of ``path`` by its title, and whether nothing more will come."""
     from ragen2_cli.errors import UserError
-    from ragen2_cli.sweeps.folder import SweepDirectory, is_sweep
+    from ragen2_cli.runs.kinds import is_sweep
+    from ragen2_cli.sweeps.folder import SweepDirectory
     from ragen2_cli.sweeps.progress import describe
 
     if not is_sweep(path):

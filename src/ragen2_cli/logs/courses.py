@@ -46,7 +46,9 @@ def read_course(
     Raises:
         UserError: Neither entropy nor texts, or a named column that is missing.
     """
-    if (path / "config.json").is_file() and (path / "rollouts").is_dir():
+    from ragen2_cli.runs.kinds import is_run
+
+    if is_run(path):
         return _of_run(path, progress)
     if not path.exists():
         raise UserError(f"{path}: no such file or folder; give a log, a folder of logs or a run")

@@ -2,8 +2,8 @@
 
 ``directory`` is the folder as one object, ``rollouts`` the episodes as parquet (``parquet_bounds``
 makes files from elsewhere safe), ``selection`` which of them to show, ``jsonl`` the logs,
-``claim`` who may write where, ``atomic`` files that are whole or not there, ``provenance`` what a
-run was made with.
+``claim`` who may write where, ``kinds`` which folder is a run, ``atomic`` files that are whole or
+not there, ``provenance`` what a run was made with.
 """
 
 from collections.abc import Callable

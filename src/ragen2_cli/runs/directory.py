@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import SCHEMA_VERSION, Episode, Evaluation, Step
-from ragen2_cli.runs import claim, jsonl, provenance, rollouts
+from ragen2_cli.runs import claim, jsonl, kinds, provenance, rollouts
 from ragen2_cli.runs.atomic import TEMPORARY, remove, reported, sync_file, sync_folder, write_text
 from ragen2_cli.runs.claim import CONFIG
 
@@ -26,7 +26,9 @@ METRICS = "metrics.jsonl"
 EVALUATIONS = "evaluations.jsonl"
 DIAGNOSTICS = "diagnostics.jsonl"
 LOGS = (METRICS, EVALUATIONS, DIAGNOSTICS)
-FOLDERS = ("rollouts", "gradients", "checkpoints", "adapter")
+CRITIC = "critic.safetensors"
+BY_STEP = ("rollouts", "gradients", "checkpoints", "probes")
+WRITTEN = (CONFIG, SUMMARY, *LOGS, CRITIC, *BY_STEP, "adapter", "merged", "figures")
 _STEP_NAME = re.compile(r"step-(\d{6,9})(-fresh.*)?(\.parquet|\.json)?")
 
 
@@ -73,7 +75,8 @@ class RunDirectory:
             config: The resolved config as JSON values.
             label: What the automatic name starts with, such as ``frozenlake-top-p``.
             root: Where automatic names live.
-            force: Replace what an earlier run wrote there. Other files are left alone.
+            force: Remove what an earlier run and the commands about it wrote there. Other files
+                are left alone.
             resume: Continue the run in ``path``; its config.json stays as it is.
 
         Raises:
@@ -96,7 +99,7 @@ class RunDirectory:
         run._lock = claim.lock(run.path)
         if force:
             with reported(f"cannot clear {run.path}"):
-                for name in (CONFIG, SUMMARY, *LOGS, *FOLDERS):
+                for name in WRITTEN:
                     remove(run.path / name)
         content = {"schema_version": SCHEMA_VERSION, **provenance.describe(config)}
         write_text(run.path / CONFIG, jsonl.dumps(content, indent=2) + "\n")
@@ -109,7 +112,7 @@ class RunDirectory:
             UserError: The disk does not allow it.
         """
         with reported(f"cannot remove {self.path}"):
-            for name in (CONFIG, SUMMARY, *LOGS, *FOLDERS, claim.LOCK):
+            for name in (*WRITTEN, claim.LOCK):
                 remove(self.path / name)
             if not any(self.path.iterdir()):
                 self.path.rmdir()
@@ -125,13 +128,10 @@ class RunDirectory:
         """Open an existing run for reading.
 
         Raises:
-            UserError: No such folder, no config.json, or one of a newer schema version.
+            UserError: No such folder, a sweep, no config.json, or one of a newer schema version.
         """
         run = cls(Path(path))
-        if not run.path.is_dir():
-            raise UserError(f"no run at {run.path}: no such folder")
-        if not (run.path / CONFIG).is_file():
-            raise UserError(f"no run at {run.path}: {CONFIG} is missing")
+        kinds.check_run(run.path)
         run.read_config()
         return run
 
@@ -224,8 +224,8 @@ class RunDirectory:
     def truncate_after(self, step: int) -> dict[str, int]:
         """Forget everything later than ``step``, so that redoing it cannot leave a step twice.
 
-        Rows of later steps and torn last lines leave the logs; rollouts, gradients and
-        checkpoints of later steps and summary.json are removed. What belongs to ``step`` stays.
+        Rows of later steps and torn last lines leave the logs; rollouts, gradients, checkpoints
+        and probes of later steps and summary.json are removed. What belongs to ``step`` stays.
 
         Returns:
             Rows or files removed, by log or folder name; only entries that are not zero.
@@ -236,7 +236,7 @@ class RunDirectory:
         removed = {name: jsonl.truncate_after(self.path / name, step) for name in LOGS}
         with reported(f"cannot remove later steps from {self.path}"):
             remove(self.path / SUMMARY)
-            for name in ("rollouts", "gradients", "checkpoints"):
+            for name in BY_STEP:
                 folder = self.path / name
                 if not folder.is_dir() or folder.is_symlink():
                     continue

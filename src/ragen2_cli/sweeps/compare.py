@@ -9,8 +9,8 @@ from pathlib import Path
 from ragen2_cli.core.statistics import PairedDifference, paired_difference, wilson
 from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.records import RunLog
+from ragen2_cli.runs.kinds import is_sweep
 from ragen2_cli.sweeps.axes import flat
-from ragen2_cli.sweeps.folder import is_sweep
 from ragen2_cli.sweeps.results import final_success, load_run, load_sweep, sampled
 
 ARM_MARK = "@"

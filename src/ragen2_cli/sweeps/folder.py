@@ -16,9 +16,8 @@ from ragen2_cli.errors import UserError
 from ragen2_cli.records import Cell
 from ragen2_cli.runs import RunDirectory, claim, jsonl
 from ragen2_cli.runs.atomic import reported
+from ragen2_cli.runs.kinds import CELLS, is_sweep
 from ragen2_cli.sweeps.grid import refuse_copies
-
-CELLS = "cells.jsonl"
 
 
 @dataclass
@@ -97,7 +96,7 @@ class SweepDirectory:
             UserError: No sweep there, or damaged or newer lines.
         """
         path = Path(path)
-        if not (path / CELLS).is_file():
+        if not is_sweep(path):
             raise UserError(f"no sweep at {path}: {CELLS} is missing")
         return cls(path, _read(path))
 
@@ -133,11 +132,6 @@ class SweepDirectory:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
-
-
-def is_sweep(path: Path) -> bool:
-    """Whether a folder is a sweep's."""
-    return (path / CELLS).is_file()
 
 
 def _read(path: Path) -> dict[str, Cell]:

@@ -179,7 +179,7 @@ def train_on_node(config: dict[str, Any], out: str) -> dict[str, Any]:
     """
     from socket import gethostname
 
-    from ragen2_cli.sweeps.folder import is_sweep
+    from ragen2_cli.runs.kinds import is_sweep
     from ragen2_cli.sweeps.worker import train_free
 
     path = Path(out)

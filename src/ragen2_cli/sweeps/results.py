@@ -8,7 +8,8 @@ from ragen2_cli.config.load import build_config
 from ragen2_cli.errors import UserError, counted
 from ragen2_cli.records import Evaluation, RunLog
 from ragen2_cli.runs import RunDirectory
-from ragen2_cli.sweeps.folder import SweepDirectory, is_sweep
+from ragen2_cli.runs.kinds import is_sweep
+from ragen2_cli.sweeps.folder import SweepDirectory
 
 
 def load_run(path: Path, labels: dict[str, str] | None = None) -> RunLog:

@@ -9,6 +9,7 @@ from ragen2_cli.config.load import build_config, parse_set
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Evaluation
 from ragen2_cli.runs import RunDirectory, find
+from ragen2_cli.runs.kinds import is_run
 from ragen2_cli.training import checkpoints
 from ragen2_cli.training.evaluation import measure
 from ragen2_cli.training.models import LoadedPolicy, load_policy
@@ -97,8 +98,9 @@ def _run_of(target: str | None, say: Callable[[str], None]) -> RunDirectory | No
         return find(None, say)
     path = Path(target)
     # A model's folder has none of these; a damaged run is a run still, and is told so.
-    is_run = any((path / name).exists() for name in ("metrics.jsonl", "rollouts", "checkpoints"))
-    return RunDirectory.open(path) if is_run else None
+    marks = any((path / name).exists() for name in ("metrics.jsonl", "rollouts", "checkpoints"))
+    missing = path.parent.name == "runs" and not path.exists()  # what a hub id could look like
+    return RunDirectory.open(path) if is_run(path) or marks or missing else None
 
 
 def step_of_policy(run: RunDirectory, checkpoint: int | None) -> int:

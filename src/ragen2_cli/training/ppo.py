@@ -6,15 +6,13 @@ from ragen2_cli.config import Config
 from ragen2_cli.core.advantages import Discounts
 from ragen2_cli.errors import UserError
 from ragen2_cli.runs import RunDirectory, step_name
+from ragen2_cli.runs.directory import CRITIC
 from ragen2_cli.training.checkpoints import read_tensors, write_tensors
 from ragen2_cli.training.credit import CreditRules
 from ragen2_cli.training.critic import Critic, build_critic, load_weights
 from ragen2_cli.training.critic_learner import CriticSettings
 from ragen2_cli.training.models import LoadedPolicy, load_policy
 from ragen2_cli.training.resume import read_extra
-
-CRITIC_FILE = "critic.safetensors"
-"""Adapter and head of a run's final critic, in the run's folder, apart from the policy's."""
 
 
 def credit_rules(config: Config) -> CreditRules:
@@ -72,8 +70,8 @@ def critic_for(config: Config, loaded: LoadedPolicy) -> Critic | None:
 
 
 def save_critic(critic: Critic, folder: Path) -> None:
-    """Write adapter and head to ``critic.safetensors``."""
-    write_tensors(folder / CRITIC_FILE, critic.trained())
+    """Write adapter and head to ``critic.safetensors``, apart from the policy's."""
+    write_tensors(folder / CRITIC, critic.trained())
 
 
 def critic_of_run(
@@ -94,7 +92,7 @@ def critic_of_run(
     if critic is None:
         return None
     if checkpoint is None:
-        weights = read_tensors(run.path / CRITIC_FILE)
+        weights = read_tensors(run.path / CRITIC)
     else:
         weights = read_extra(run.checkpoints / step_name(checkpoint))["critic"]["weights"]
     load_weights(critic, weights)
