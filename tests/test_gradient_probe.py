@@ -10,6 +10,7 @@ Guarantees held here:
 
 import hashlib
 import math
+from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -55,6 +56,14 @@ def episode(tokens, value, prompt=(0,), mask=None) -> Episode:
     )
 
 
+@contextmanager
+def in_place_of(model, start):
+    """The model has the other's parameters for a while."""
+    now, model.theta.data = model.theta.data, start.theta.data
+    yield
+    model.theta.data = now
+
+
 def groups(*rewards_by_group):
     """One-token completions: the first of each group says 0, the others 1."""
     return [
@@ -94,16 +103,14 @@ def test_regularizer_norms_of_a_two_parameter_policy() -> None:
     # (1/4) [2 (0.405465) (1/4) + 2 (0.693147) (3/4)] = 0.310613 along (1, -1).
     model, start = TwoParameters([math.log(3), 0.0]), TwoParameters([0.0, 0.0])
 
-    class Reference:
-        def __enter__(self):
-            self.now = model.theta.data
-            model.theta.data = start.theta.data
-
-        def __exit__(self, *_):
-            model.theta.data = self.now
-
     settings = ProbeSettings(entropy=0.1, kl=0.01, buckets=1)
-    report = probe(model, groups([1.0, 0.0], [1.0, 1.0]), 2, settings, reference=Reference)
+    report = probe(
+        model,
+        groups([1.0, 0.0], [1.0, 1.0]),
+        2,
+        settings,
+        reference=lambda: in_place_of(model, start),
+    )
     whole = row(report, "all").norms
     assert whole.entropy == pytest.approx(0.1 * 0.20600 * math.sqrt(2), rel=1e-4)
     assert whole.kl == pytest.approx(0.01 * 0.310613 * math.sqrt(2), rel=1e-5)
@@ -126,10 +133,39 @@ def test_observations_and_unscored_rows_do_not_count() -> None:
     ]
     masked = probe(model, with_observation, 2, ProbeSettings(entropy=0.1))
     assert row(masked, "all").norms == row(plain, "all").norms
-    unscored = probe(model, groups([1.0, None, 0.0]), 3, ProbeSettings())
-    # Advantages 1/2, none, -1/2 over 3 rows.
-    two = probe(model, groups([1.0, 0.0]), 2, ProbeSettings())
-    assert row(unscored, "all").norms.task == pytest.approx(row(two, "all").norms.task * 2 / 3)
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
+def test_rows_without_a_score_are_not_there(loss_type) -> None:
+    # As in training: [1, None, 0] has the gradients of [1, 0], for every term and every table.
+    model, start = TwoParameters([0.3, 0.0]), TwoParameters([0.0, 0.0])
+
+    def found(*lost):
+        rows = [episode([0, 0], 1.0), *lost, episode([1], 0.0)]
+        rows += [episode([0], 3.0), *lost, episode([1], 0.0)]
+        settings = ProbeSettings(entropy=0.1, kl=0.1, loss_type=loss_type, max_completion_length=3)
+        return probe(
+            model, rows, len(rows) // 2, settings, reference=lambda: in_place_of(model, start),
+            group_filter=GroupFilter(strategy="top-k-abs", value=1),
+        )  # fmt: skip
+
+    two, three = found(), found(episode([1, 0, 0], None))
+    assert [r.norms for r in three.tables["none"]] == [r.norms for r in two.tables["none"]]
+    assert [vars(r) for r in three.filtered["none"]] == [vars(r) for r in two.filtered["none"]]
+    assert (row(three, "all").rows, row(three, "all").tokens) == (4, 5)
+
+
+def test_norms_per_row_and_token_of_a_mean_over_tokens() -> None:
+    # Uniform policy. Group A: 0 three times earns 1, 1 once earns 0: advantages 1/2 and -1/2, sum
+    # of token gradients -(3 (1/2) (1/2, -1/2) - (1/2) (-1/2, 1/2)) = -(1, -1), norm sqrt(2). Group
+    # B ties, with 3 tokens: 7 in all.
+    rows = [episode([0, 0, 0], 1.0), episode([1], 0.0), episode([0, 1], 1.0), episode([1], 1.0)]
+    settings = ProbeSettings(loss_type="dapo", buckets=2)
+    live = row(probe(TwoParameters([0.0, 0.0]), rows, 2, settings), "Q2")
+    assert live.norms.task == pytest.approx(math.sqrt(2) / 7)
+    assert (live.denominator, live.denominator_of) == (7, "tokens")
+    assert live.per("token").task * 4 == pytest.approx(math.sqrt(2))
+    assert live.per("row").task * 2 == pytest.approx(math.sqrt(2))
 
 
 @pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
@@ -151,7 +187,8 @@ def test_the_kept_part_equals_an_analysis_of_the_kept_groups(loss_type) -> None:
     kept = next(r for r in report.filtered["none"] if r.bucket == "all")
     assert kept.norms.task == pytest.approx(row(alone, "all").norms.task)
     assert kept.norms.entropy == pytest.approx(row(alone, "all").norms.entropy)
-    assert kept.rows == kept.batch_rows == 12
+    assert kept.rows == 12
+    assert kept.denominator == (kept.tokens if loss_type == "dapo" else 12)
 
 
 def test_loss_scaling_and_soft_weights_are_those_of_training() -> None:

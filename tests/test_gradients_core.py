@@ -139,6 +139,7 @@ def test_table_adds_up_and_rescales():
         dead_P=stats.dead_P,
         rows_P=[2, 2, 2],
         tokens_P=[10, 20, 5],
+        denominator_of="rows",
     )
     assert [row.bucket for row in (low, high, whole)] == ["Q1", "Q2", "all"]
     assert (low.groups, low.dead_groups, low.rows, low.tokens) == (2, 1, 4, 30)
@@ -176,6 +177,7 @@ def test_norms_that_do_not_match_the_buckets_are_refused():
             dead_P=[False, False],
             rows_P=[1, 1],
             tokens_P=[1, 1],
+            denominator_of="rows",
         )
 
 

@@ -57,6 +57,7 @@ def test_coefficients_are_not_averaged_and_dead_groups_add_up() -> None:
     assert figure.axes[3].lines[-1].get_ydata().tolist() == [1.0, 5.0]
     assert figure.axes[7].lines[-1].get_ydata().tolist() == [0.0, 5.0]
     said = figure.get_supxlabel().replace("\n", " ")
+    assert "over the tokens of the whole batch" in said  # dapo's
     assert "Dead groups in all: Q1 5, Q2 1." in said
     assert "entropy coefficient 0.1, KL coefficient 0 (task over regularizer" in said
     # log 2 and log 8: mean log 4, standard error log 2, t(1) 12.706.

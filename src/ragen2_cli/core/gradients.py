@@ -2,9 +2,9 @@
 
 Groups are sorted by spread into buckets Q1 (lowest) to Q6. For each bucket and for the whole batch
 three gradients are taken at one policy, before clipping and without an optimizer step: of the
-policy loss (task), of ``entropy_coef * entropy`` and of ``kl_coef * KL``. All are divided by one
-global denominator, the rows of the whole batch, so that the buckets' gradients add up to the
-batch's.
+policy loss (task), of ``entropy_coef * entropy`` and of ``kl_coef * KL``. All have the weights of
+the loss of the whole batch, a mean over its rows or its tokens (``DENOMINATORS``; the entropy term
+always is one over tokens), so that the buckets' gradients add up to the batch's.
 """
 
 import math
@@ -19,8 +19,15 @@ from ragen2_cli.errors import UserError, did_you_mean
 
 Remainder = Literal["spread", "last"]
 Per = Literal["batch", "row", "token"]
-ANALYZED_LOSSES = ("grpo", "dapo", "bnpo", "dr_grpo")
-"""TRL's losses whose policy gradient, at the policy that sampled, is known here."""
+Denominator = Literal["rows", "tokens"]
+DENOMINATORS: dict[str, Denominator] = {
+    "grpo": "rows",
+    "dapo": "tokens",
+    "bnpo": "tokens",
+    "dr_grpo": "rows",
+}
+"""TRL's losses whose policy gradient, at the policy that sampled, is known here: what each is a
+mean over."""
 REMAINDERS: tuple[Remainder, ...] = get_args(Remainder)
 PERS: tuple[Per, ...] = get_args(Per)
 
@@ -68,13 +75,14 @@ class BucketRow:
         bucket: ``Q1`` (lowest spread) to ``Q6``, or ``all``.
         groups: Number of groups in it.
         dead_groups: How many of them carry no signal.
-        rows: Its rollouts.
+        rows: Its rollouts with a score; the others are not trained on.
         tokens: Its trained tokens.
         score_mean: Mean spread of its groups.
         score_low: Smallest spread.
         score_high: Largest spread.
         norms: Gradient norms over the global denominator, so that buckets add up.
-        batch_rows: That denominator.
+        denominator: That denominator: how many rows, or tokens, the whole batch has.
+        denominator_of: Which of the two, as the loss does it.
     """
 
     bucket: str
@@ -86,13 +94,15 @@ class BucketRow:
     score_low: float
     score_high: float
     norms: TermNorms
-    batch_rows: int
+    denominator: int
+    denominator_of: Denominator
 
     def per(self, unit: Per) -> TermNorms:
         """Norms over another denominator: the whole ``batch``, the bucket's rows or its tokens.
 
-        Every term is scaled alike, so the SNR does not depend on the choice. A bucket without
-        tokens has no norm per token: NaN.
+        Every term is scaled alike, by ``denominator / count``, so the SNR does not depend on the
+        choice; under a loss over rows that goes for the entropy term too, though its mean is one
+        over tokens. A bucket without rows or tokens has no such norm: NaN.
 
         Raises:
             UserError: Unknown unit.
@@ -105,7 +115,7 @@ class BucketRow:
         if unit == "batch":
             return self.norms
         count = self.rows if unit == "row" else self.tokens
-        return scaled(self.norms, self.batch_rows / count if count else math.nan)
+        return scaled(self.norms, self.denominator / count if count else math.nan)
 
 
 def quantile_buckets(
@@ -173,17 +183,19 @@ def gradient_table(
     dead_P: ArrayLike,
     rows_P: ArrayLike,
     tokens_P: ArrayLike,
+    denominator_of: Denominator,
 ) -> list[BucketRow]:
     """The report: one row per bucket, low to high, and ``all`` at the end.
 
     Args:
-        norms_B: Norms per bucket over the global denominator (all rows of the batch).
+        norms_B: Norms per bucket over the global denominator.
         whole: The same for the whole batch: of the sum of the buckets' gradients.
         buckets: Group indices per bucket.
         score_P: Spread of each group.
         dead_P: Whether each group is dead.
-        rows_P: Rollouts of each group.
+        rows_P: Scored rollouts of each group.
         tokens_P: Trained tokens of each group.
+        denominator_of: What the global denominator counts.
 
     Raises:
         UserError: Another number of norms than buckets, or no bucket.
@@ -205,7 +217,8 @@ def gradient_table(
             score_low=float(score[group].min()),
             score_high=float(score[group].max()),
             norms=norms,
-            batch_rows=int(rows[members[-1]].sum()),
+            denominator=int((rows if denominator_of == "rows" else tokens)[members[-1]].sum()),
+            denominator_of=denominator_of,
         )
         for name, group, norms in zip(names, members, [*norms_B, whole], strict=True)
     ]

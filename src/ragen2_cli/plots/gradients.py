@@ -8,6 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from ragen2_cli.core.gradients import DENOMINATORS
 from ragen2_cli.core.statistics import PairedDifference, paired_difference
 from ragen2_cli.plots import style
 from ragen2_cli.plots.series import Row
@@ -187,10 +188,12 @@ def _about(rows: Sequence[Row], arms: Mapping[str, Sequence[Row]]) -> str:
             dead[row["bucket"]] = dead.get(row["bucket"], 0) + row["dead_groups"]
     shares = ", ".join(f"{name} {count}" for name, count in dead.items() if count)
     said = "; ".join(arm + _ratio_text(chosen) for arm, chosen in arms.items())
+    counted = " or ".join(sorted({DENOMINATORS[row["loss_type"]] for row in rows}))
     batches = f"{analyses} {rows[0]['source']}{'es' * (analyses > 1)}"
     return (
         f"n = {batches} of {' or '.join(map(str, groups))} groups (steps {steps}); "
-        f"{said}. All norms over the rows of the whole batch, before clipping. "
+        f"{said}. All norms before clipping, over the {counted} of the whole batch (entropy: its "
+        "tokens). "
         f"Dead groups in all: {shares or 'none'}." + _UNDER_A_CRITIC * _has_critic(rows)
     )
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ragen2_cli.core.gradients import ANALYZED_LOSSES, Remainder
+from ragen2_cli.core.gradients import DENOMINATORS, Remainder
 from ragen2_cli.core.groups import LossScaling, Scale, advantages, group_stats
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
-from ragen2_cli.training.microbatches import LOSS_NORMALIZERS
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class ProbeSettings:
 
 @dataclass(frozen=True, eq=False)
 class ProbeBatch:
-    """P groups of G consecutive rows, N in all.
+    """P groups of G consecutive rows, N in all. Rows without a score have no token that counts.
 
     Attributes:
         ids_N: Token ids of prompt and completion.
@@ -59,6 +58,7 @@ class ProbeBatch:
         spread_P_G: The numbers whose spread a filter judges.
         score_P: Spread of each group.
         dead_P: Groups whose returns carry no signal.
+        scored_N: Rows with a score; as in training, the others are no part of any mean.
         tokens_N: Trained tokens of each row.
         advantage_N: By scale of rewards, of each row; exactly 0 in dead groups and for unscored
             rows. Of ``gae``, of each row's completion tokens.
@@ -72,6 +72,7 @@ class ProbeBatch:
     spread_P_G: NDArray[np.float64]
     score_P: NDArray[np.float64]
     dead_P: NDArray[np.bool_]
+    scored_N: NDArray[np.bool_]
     tokens_N: NDArray[np.int64]
     advantage_N: dict[str, NDArray[np.float64] | list[NDArray[np.float64]]]
     weight_N: NDArray[np.float64]
@@ -93,21 +94,27 @@ class ProbeBatch:
             else returns
         )
         stats = group_stats(spread)
-        tokens_N = np.array([sum(episode.loss_mask) for episode in episodes], dtype=np.int64)
+        scored_N = ~np.isnan(returns).ravel()
+        mask_N = [
+            [bit * int(scored) for bit in episode.loss_mask]
+            for episode, scored in zip(episodes, scored_N, strict=True)
+        ]
+        tokens_N = np.array([sum(mask) for mask in mask_N], dtype=np.int64)
         return cls(
             ids_N=[[*episode.prompt_ids, *episode.completion_ids] for episode in episodes],
-            mask_N=[list(episode.loss_mask) for episode in episodes],
+            mask_N=mask_N,
             prompt_N=[len(episode.prompt_ids) for episode in episodes],
             group_size=group_size,
             spread_P_G=spread,
             score_P=stats.var_P if settings.score == "reward_var" else stats.std_P,
             dead_P=group_stats(returns).dead_P,
+            scored_N=scored_N,
             tokens_N=tokens_N,
             advantage_N={
                 scale: np.nan_to_num(advantages(returns, scale)).ravel()
                 for scale in settings.scales
             },
-            weight_N=_row_weights(tokens_N, settings),
+            weight_N=np.where(scored_N, _row_weights(tokens_N, int(scored_N.sum()), settings), 0.0),
         )
 
     def weigh(self, weight_P: NDArray[np.float64]) -> None:
@@ -128,24 +135,26 @@ class ProbeBatch:
         """Factors that normalize by some groups instead of all: for the loss, for the entropy."""
         rows = self.rows_of(groups)
         by_tokens = float(self.tokens_N.sum() / max(self.tokens_N[rows].sum(), 1))
-        by_rows = len(self.tokens_N) / len(rows)
-        return (by_rows if LOSS_NORMALIZERS[loss_type] == "rows" else by_tokens), by_tokens
+        by_rows = float(self.scored_N.sum() / max(self.scored_N[rows].sum(), 1))
+        return (by_rows if DENOMINATORS[loss_type] == "rows" else by_tokens), by_tokens
 
 
 def _matrix(values: Sequence[float | None], group_size: int) -> NDArray[np.float64]:
     return np.array(values, dtype=np.float64).reshape(-1, group_size)
 
 
-def _row_weights(tokens_N: NDArray[np.int64], settings: ProbeSettings) -> NDArray[np.float64]:
-    """Weight of each token of a row in the policy and KL loss of the whole batch."""
-    rows, length = len(tokens_N), np.maximum(tokens_N, 1).astype(np.float64)
+def _row_weights(
+    tokens_N: NDArray[np.int64], scored: int, settings: ProbeSettings
+) -> NDArray[np.float64]:
+    """Weight of each token of a row in the policy and KL loss over all scored rows."""
+    rows, length = max(scored, 1), np.maximum(tokens_N, 1).astype(np.float64)
     if settings.loss_type == "grpo":
         return 1 / (rows * length)
     if settings.loss_type == "dr_grpo":
-        return np.full(rows, 1 / (rows * settings.max_completion_length))
+        return np.full(len(length), 1 / (rows * settings.max_completion_length))
     if settings.loss_type in ("dapo", "bnpo"):
-        return np.full(rows, 1 / max(int(tokens_N.sum()), 1))
+        return np.full(len(length), 1 / max(int(tokens_N.sum()), 1))
     raise UserError(
         f"gradients: no analysis for the loss '{settings.loss_type}';"
-        f" use one of {', '.join(ANALYZED_LOSSES)}"
+        f" use one of {', '.join(DENOMINATORS)}"
     )

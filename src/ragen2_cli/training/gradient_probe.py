@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from ragen2_cli.core.filters import GroupFilter
 from ragen2_cli.core.gradients import (
+    DENOMINATORS,
     PERS,
     BucketRow,
     TermNorms,
@@ -143,10 +144,11 @@ def probe(
             whole.absorb(part)
         note(whole_norms, whole)
         note(kept_norms, kept, *shares, scaling)
-    tables: Tables = {scale: _table(batch, buckets, whole_norms[scale]) for scale in scales}
+    loss = settings.loss_type
+    tables: Tables = {scale: _table(batch, buckets, whole_norms[scale], loss) for scale in scales}
     filtered: Tables = {}
     for scale in scales if alive else ():
-        rows = _table(batch, members, kept_norms[scale])
+        rows = _table(batch, members, kept_norms[scale], loss)
         names = [f"Q{k + 1}" for k in alive] + ["all"]
         filtered[scale] = [replace(row, bucket=name) for row, name in zip(rows, names, strict=True)]
     return GradientReport(tables, filtered, int(kept_P.sum()), time.perf_counter() - start)
@@ -277,7 +279,10 @@ class _Measure:
 
 
 def _table(
-    batch: ProbeBatch, buckets: Sequence[NDArray[np.int64]], norms: Sequence[TermNorms]
+    batch: ProbeBatch,
+    buckets: Sequence[NDArray[np.int64]],
+    norms: Sequence[TermNorms],
+    loss_type: str,
 ) -> list[BucketRow]:
     """One row per bucket and ``all``, whose norms come last."""
     return gradient_table(
@@ -286,8 +291,9 @@ def _table(
         buckets,
         score_P=batch.score_P,
         dead_P=batch.dead_P,
-        rows_P=np.full(len(batch.dead_P), batch.group_size),
+        rows_P=batch.scored_N.reshape(-1, batch.group_size).sum(axis=1),
         tokens_P=batch.tokens_N.reshape(-1, batch.group_size).sum(axis=1),
+        denominator_of=DENOMINATORS[loss_type],
     )
 
 

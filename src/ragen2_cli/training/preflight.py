@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ragen2_cli.config import Config
-from ragen2_cli.core.gradients import ANALYZED_LOSSES
+from ragen2_cli.core.gradients import DENOMINATORS
 from ragen2_cli.envs import TextEnv, environment_class, make, options_of
 from ragen2_cli.envs.session import Limits
 from ragen2_cli.errors import UserError
@@ -47,8 +47,8 @@ def _check_gradients(config: Config) -> None:
     if not config.diagnostics.gradients_every:
         return
     loss = config.algorithm.loss_type
-    if loss not in ANALYZED_LOSSES:
-        known = ", ".join(ANALYZED_LOSSES)
+    if loss not in DENOMINATORS:
+        known = ", ".join(DENOMINATORS)
         raise UserError(f"{where}: no analysis for the loss '{loss}'; use one of {known}, or 0")
     if config.model.full and config.algorithm.kl:
         raise UserError(
