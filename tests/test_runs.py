@@ -133,8 +133,32 @@ def test_force_leaves_no_measurement_of_the_run_it_replaces(tmp_path):
     (run.path / "critic.safetensors").touch()
     run.write_summary({"steps": 1})
     run.close()
-    new_run(run.path, force=True)
-    assert sorted(os.listdir(run.path)) == [".lock", "config.json"]
+    again = new_run(run.path, force=True)
+    assert sorted(os.listdir(run.path)) == [".lock", ".stale-run", "config.json"]
+    again.write_rollouts(1, [an_episode(1, 0, 0)])
+    assert sorted(os.listdir(run.path)) == [".lock", "config.json", "rollouts"]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_replaced_run_is_there_until_its_successor_has_a_step(tmp_path, killed):
+    run = new_run(tmp_path / "a")
+    run.append_step(a_step(1))
+    run.write_rollouts(1, [an_episode(1, 0, 0)])
+    run.write_summary({"best": 1})
+    run.close()
+    if killed:  # a first successor that ended before its first step
+        new_run(run.path, force=True).close()
+    again = new_run(run.path, force=True)
+    again.append_evaluation(an_evaluation(0))
+    again.discard()
+    again.close()
+    assert [step.step for step in run.read_steps()] == [1]
+    assert (run.rollout_steps(), run.read_evaluations(), run.finished) == ([1], [], True)
+    assert not (run.path / ".stale-run").exists()
+    last = new_run(run.path, force=True)
+    last.write_rollouts(1, [an_episode(1, 0, 0)])
+    last.discard()
+    assert not run.path.exists()
 
 
 @pytest.mark.parametrize("force", [False, True])

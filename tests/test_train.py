@@ -160,6 +160,28 @@ def test_an_existing_run_is_not_overwritten(whole: tuple[RunDirectory, dict[str,
     assert digest(run.adapter) == before
 
 
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ({"trl": {"nonsense": 1}}, "no such argument"),
+        ({"critic.model": "nowhere/nothing", "algorithm.name": "ppo"}, "nowhere"),
+    ],
+)
+def test_a_refused_run_replaces_nothing(
+    whole: tuple[RunDirectory, dict[str, Any]], tmp_path: Path, flags: dict[str, Any], says: str
+) -> None:
+    run, _ = whole
+    shutil.copytree(run.path, tmp_path / "copy")
+    with pytest.raises(UserError, match=says):
+        start(tiny(**flags), tmp_path / "copy", force=True, quiet=True)
+    copy = RunDirectory.open(tmp_path / "copy")
+    assert digest(copy.adapter) == digest(run.adapter)
+    assert (rows(copy), copy.finished) == (rows(run), True)
+    assert {entry.name for entry in copy.path.iterdir()} == {e.name for e in run.path.iterdir()} - {
+        ".lock"
+    }
+
+
 def test_filter_changes_nothing_but_the_update(
     whole: tuple[RunDirectory, dict[str, Any]], tmp_path: Path
 ) -> None:

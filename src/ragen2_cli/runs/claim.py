@@ -5,14 +5,17 @@ import fcntl
 import itertools
 import os
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from ragen2_cli.errors import UserError
-from ragen2_cli.runs.atomic import TEMPORARY, reported
+from ragen2_cli.runs.atomic import TEMPORARY, remove, reported
 
 CONFIG = "config.json"
 LOCK = ".lock"
+EARLIER = ".stale-run"
+"""Holds the run that is being replaced, until the first step of its successor is written."""
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -84,3 +87,44 @@ def lock(path: Path) -> int:
                 ) from None
             raise
     return descriptor
+
+
+def set_aside(path: Path, names: Sequence[str]) -> None:
+    """Move what an earlier run wrote under these names to ``EARLIER``.
+
+    A run that is there already stays: its successor was killed before its first step, and left
+    nothing to keep.
+
+    Raises:
+        UserError: The disk does not allow it.
+    """
+    earlier = path / EARLIER
+    with reported(f"cannot clear {path}"):
+        if not earlier.is_dir():
+            earlier.mkdir()
+            for name in names:
+                if os.path.lexists(path / name):
+                    os.rename(path / name, earlier / name)
+        for name in names:
+            remove(path / name)
+
+
+def forget_earlier(path: Path) -> None:
+    """Remove the run in ``EARLIER``, if there is one.
+
+    Raises:
+        UserError: The disk does not allow it.
+    """
+    with reported(f"cannot clear {path}"):
+        remove(path / EARLIER)
+
+
+def put_back(path: Path, names: Sequence[str]) -> None:
+    """Remove what is there under these names; move the run in ``EARLIER``, if any, back."""
+    for name in names:
+        remove(path / name)
+    earlier = path / EARLIER
+    if earlier.is_dir():
+        for entry in sorted(earlier.iterdir()):
+            os.rename(entry, path / entry.name)
+        earlier.rmdir()

@@ -75,8 +75,8 @@ class RunDirectory:
             config: The resolved config as JSON values.
             label: What the automatic name starts with, such as ``frozenlake-top-p``.
             root: Where automatic names live.
-            force: Remove what an earlier run and the commands about it wrote there. Other files
-                are left alone.
+            force: Replace what an earlier run and the commands about it wrote there, for good with
+                the first rollouts. Other files are left alone.
             resume: Continue the run in ``path``; its config.json stays as it is.
 
         Raises:
@@ -98,22 +98,20 @@ class RunDirectory:
             claim.folder(run.path, force=force)
         run._lock = claim.lock(run.path)
         if force:
-            with reported(f"cannot clear {run.path}"):
-                for name in WRITTEN:
-                    remove(run.path / name)
+            claim.set_aside(run.path, WRITTEN)
         content = {"schema_version": SCHEMA_VERSION, **provenance.describe(config)}
         write_text(run.path / CONFIG, jsonl.dumps(content, indent=2) + "\n")
         return run
 
     def discard(self) -> None:
-        """Remove all that the run wrote, and its folder when nothing else is in it.
+        """Remove all that the run wrote, and its folder when nothing else is in it; without
+        rollouts of its own, bring back the run that it was to replace.
 
         Raises:
             UserError: The disk does not allow it.
         """
         with reported(f"cannot remove {self.path}"):
-            for name in (*WRITTEN, claim.LOCK):
-                remove(self.path / name)
+            claim.put_back(self.path, (*WRITTEN, claim.LOCK))
             if not any(self.path.iterdir()):
                 self.path.rmdir()
 
@@ -178,6 +176,7 @@ class RunDirectory:
         self.subfolder("rollouts")
         rollouts.write(path, episodes)
         self._unsynced.add(path)
+        claim.forget_earlier(self.path)
         return path
 
     def write_json(self, name: str, content: dict[str, Any]) -> Path:
