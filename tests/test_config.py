@@ -39,7 +39,7 @@ def test_algorithm_name_sets_what_is_not_said() -> None:
         ("filter.strategy=top_p", "did you mean 'top-p'"),
         ("filter.value=1.5", "value"),
         ("filter.value=-1", "value"),
-        ("rollout.group_size=1", "group_size"),
+        ("rollout.group_size=1", "rollout.group_size: TRL needs 2 or more rollouts per prompt"),
         ("optimizer.lr=0", "optimizer.lr"),
         ("optimizer.micro_batches=7", "micro_batches"),
         ("model={full=true,adapter='x'}", "ragen2 models export"),
@@ -54,7 +54,7 @@ def test_algorithm_name_sets_what_is_not_said() -> None:
         ("steps=99999999999999999999", "steps"),
         ("optimizer.lr=nan", "optimizer.lr"),
         ("evaluation.greedy=1", "evaluation.greedy"),
-        ("model.device=gpu", "model.device"),
+        ("model.device=gpu", "device: use auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
         ("env.options.x=" + "[" * 40 + "]" * 40, "deeper than 32"),
         ("env" + ".a" * 1000 + "=1", "more than 32"),
         ("nonsense", "section.key=value"),
@@ -96,6 +96,14 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
             load_config(tmp_path / "bad.toml")
     with pytest.raises(UserError, match="cannot read"):
         load_config(tmp_path)
+
+
+def test_a_sweep_is_not_taken_for_a_run() -> None:
+    file = ROOT / "experiments" / "demo.toml"
+    with pytest.raises(UserError, match=r"--config .*demo\.toml: .*run it with ragen2 sweep"):
+        load_config(file)
+    with pytest.raises(UserError, match="TRL needs 2 or more"):
+        load_config(flags={"rollout.group_size": 1, "algorithm.name": "ppo"})
 
 
 def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

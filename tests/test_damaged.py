@@ -163,6 +163,18 @@ def test_an_incomplete_gguf_is_refused(
     assert not out.exists()
 
 
+def test_a_gguf_is_no_reference_of_a_run_that_trains_every_weight(
+    tmp_path: Path, refused: Command
+) -> None:
+    pytest.importorskip("gguf")
+    file = write_gguf(tmp_path / "policy.gguf")
+    words = ["train", "--model", file, "--full", "--kl", "0.01", "--out", tmp_path / "out"]
+    said = refused(*words)
+    assert f"--model {file}: a GGUF file cannot be the KL term's reference" in said
+    assert "--kl 0" in said
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 0.999])
 def test_a_gguf_that_is_cut_is_refused(tmp_path: Path, refused: Command, share: float) -> None:
     pytest.importorskip("gguf")
@@ -184,6 +196,11 @@ def test_a_gguf_with_a_vocabulary_that_does_not_fit_is_refused(
     file.write_bytes(content.replace(b"a b", b"a $"))
     said = refused("evaluate", file, "--quiet")
     assert f"--model {file}: cannot read this GGUF file" in said
+
+
+def test_a_mistyped_variant_is_named(tmp_path: Path, refused: Command) -> None:
+    said = refused("models", "build", "--variant", "gird", "--out", tmp_path / "policy")
+    assert said == "error: --variant gird: use grid or words (did you mean 'grid'?)\n"
 
 
 def test_a_damaged_tokenizer_is_refused(tmp_path: Path, refused: Command) -> None:

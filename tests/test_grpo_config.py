@@ -35,6 +35,7 @@ def translated(trl: dict[str, Any], **flags: Any) -> GRPOConfig:
         ("save_strategy", "leave it out"),
         ("top_p", "only vLLM reads it"),
         ("betas", "no such argument"),
+        ("mask_truncated_completions", "episodes end at </answer>, which TRL takes for cut off"),
     ],
 )
 def test_what_another_section_sets_is_refused_with_its_name(key: str, instead: str) -> None:

@@ -58,12 +58,13 @@ def build(
     """
     import json
 
-    from ragen2_cli.errors import UserError
+    from ragen2_cli.errors import UserError, did_you_mean
     from ragen2_cli.training.embedded.files import check_folder
     from ragen2_cli.training.embedded.warm_start import VARIANTS, build, with_steps
 
     if variant not in VARIANTS:
-        raise UserError(f"--variant {variant}: use {' or '.join(VARIANTS)}")
+        near = did_you_mean(variant, VARIANTS)
+        raise UserError(f"--variant {variant}: use {' or '.join(VARIANTS)}{near}")
     check_folder(out, force=force)
     config = with_steps(VARIANTS[variant], seed=seed, steps=steps)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from ragen2_cli.config.presets import ALGORITHMS, PRESETS
 from ragen2_cli.config.schema import CONFIG_SCHEMA, Config
@@ -44,7 +45,13 @@ def load_config(
             raise UserError(f"--preset: no preset '{preset}'{did_you_mean(preset, PRESETS)}")
         _merge(tree, PRESETS[preset])
     if file is not None:
-        _merge(tree, read_toml(file))
+        given = read_toml(file)
+        if "sweep" in given:
+            raise UserError(
+                f"--config {file}: its [sweep] table makes it a sweep; run it with"
+                f" ragen2 sweep --config {file}"
+            )
+        _merge(tree, given)
     for key, value in (flags or {}).items():
         if value is not None:
             _merge(tree, _nest(key, value))
@@ -185,6 +192,8 @@ def _first_fault(error: ValidationError) -> str:
         return reason
     given = fault.get("input")
     hint = ""
+    if fault["type"] == "string_pattern_mismatch":
+        reason = f"use {_fields_at(fault['loc'][:-1])[str(fault['loc'][-1])].description}"
     if fault["type"] == "literal_error" and isinstance(given, str):
         hint = did_you_mean(given, _choices(fault["ctx"]["expected"]))
     return f"{where}: {reason}, got {given!r}{hint}"
@@ -194,11 +203,11 @@ def _choices(expected: str) -> list[str]:
     return [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
 
 
-def _fields_at(path: tuple[int | str, ...]) -> list[str]:
+def _fields_at(path: tuple[int | str, ...]) -> dict[str, FieldInfo]:
     model: type[BaseModel] = Config
     for part in path:
         annotation = model.model_fields[str(part)].annotation
         if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
+            return {}
         model = annotation
-    return list(model.model_fields)
+    return model.model_fields

@@ -295,13 +295,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _consistent(self) -> "Config":
         rows = self.rollout.prompts * self.rollout.group_size
-        spread = self.filter.score in ("reward_var", "reward_std")
-        if self.filter.strategy != "none" and spread and self.rollout.group_size < 2:
-            raise ValueError(
-                "rollout.group_size: 1 has no reward spread; use 2 or more, or filter.strategy none"
-            )
         if self.rollout.group_size < 2:
-            raise ValueError("rollout.group_size: a group-relative advantage needs 2 or more")
+            raise ValueError("rollout.group_size: TRL needs 2 or more rollouts per prompt")
         if self.algorithm.credit == "bi-level" and self.algorithm.advantage != "gae":
             raise ValueError("algorithm.credit: bi-level needs a critic; use --algorithm ppo")
         if self.model.full and self.model.adapter is not None:

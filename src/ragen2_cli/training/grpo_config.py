@@ -120,5 +120,10 @@ def _require_free(config: Config, written: set[str]) -> None:
             raise UserError(f"trl.{key}: is set by the other sections; {hint}")
         if key in _SAMPLING and config.rollout.backend != "vllm":
             raise UserError(f"trl.{key}: only vLLM reads it; rollout.backend is not vllm")
+    if config.trl.get("mask_truncated_completions"):
+        raise UserError(
+            "trl.mask_truncated_completions: episodes end at </answer>, which TRL takes for cut"
+            " off, so it would mask those that went well"
+        )
     if config.trl.get("trust_remote_code"):
         raise UserError("trl.trust_remote_code: models never run code of their own here")

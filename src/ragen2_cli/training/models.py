@@ -122,7 +122,7 @@ def locate(name: str, env: str | None = None) -> tuple[str, dict[str, Any]]:
     if name == EMBEDDED:
         return str(embedded_folder(env)), {}
     path = Path(name).expanduser()
-    if path.suffix.lower() == ".gguf":
+    if is_gguf(name):
         _check_gguf(path)
         return str(path.resolve().parent), {"gguf_file": path.name}
     if path.is_dir():
@@ -137,6 +137,11 @@ def locate(name: str, env: str | None = None) -> tuple[str, dict[str, Any]]:
     if "/" not in name and did_you_mean(name, [EMBEDDED]):
         raise UserError(f"--model {name}: no such model (did you mean '{EMBEDDED}'?)")
     return name, {}
+
+
+def is_gguf(name: str) -> bool:
+    """Whether a model's name is that of a GGUF file."""
+    return Path(name).suffix.lower() == ".gguf"
 
 
 def prepare_tokenizer(name: str, tokenizer: "PreTrainedTokenizerBase") -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from ragen2_cli.envs import TextEnv, environment_class, make, options_of
 from ragen2_cli.envs.session import Limits
 from ragen2_cli.errors import UserError
 from ragen2_cli.training import processes
-from ragen2_cli.training.models import locate
+from ragen2_cli.training.models import is_gguf, locate
 
 
 def check(config: Config, out: Path | None = None, *, force: bool = False) -> None:
@@ -29,6 +29,11 @@ def check(config: Config, out: Path | None = None, *, force: bool = False) -> No
     locate(config.model.name, config.env.name)
     if config.model.full and config.model.dtype == "float16":
         raise UserError("--dtype float16: too narrow for --full; use bfloat16 or float32")
+    if config.model.full and config.algorithm.kl and is_gguf(config.model.name):
+        raise UserError(
+            f"--model {config.model.name}: a GGUF file cannot be the KL term's reference of a run"
+            " that trains every weight; train an adapter with --lora, give --kl 0, or a folder"
+        )
     if config.rollout.backend == "vllm" and find_spec("vllm") is None:
         raise UserError("rollout.backend: vllm is not installed; pip install 'ragen2[vllm]'")
     for tracker in config.report_to:
