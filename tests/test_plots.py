@@ -17,7 +17,9 @@ import pytest
 
 from log_helpers import evaluation, log, step, write, write_sweep
 from ragen2_cli.commands import figures
+from ragen2_cli.commands.plot import plot
 from ragen2_cli.commands.plot import write as write_figure
+from ragen2_cli.core.statistics import paired_difference
 from ragen2_cli.plots import (
     curves,
     dead_share,
@@ -36,6 +38,7 @@ from ragen2_cli.plots import (
 )
 from ragen2_cli.records import Cell, Episode, RunLog
 from ragen2_cli.runs import RunDirectory
+from ragen2_cli.sweeps import compare
 from ragen2_cli.sweeps.folder import SweepDirectory
 
 ROW_PLOTS = (
@@ -358,6 +361,43 @@ def test_a_figure_comes_with_its_numbers_and_its_origin(tmp_path: Path) -> None:
     assert {"command", "date", "versions"} <= set(about)
 
 
+def test_a_figure_of_a_sweep_lies_beside_the_numbers_of_its_runs(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    logs = pool(3)
+    logs[0] = replace(logs[0], diagnostics=(), evaluations=logs[0].evaluations[:1])
+    write_sweep(sweep, logs)
+    plot("curves", [sweep], tmp_path / "c.png", "png", None, False)
+    with (tmp_path / "c.runs.csv").open(newline="") as table:
+        rows = list(csv.DictReader(table))
+    assert [row["run"] for row in rows] == [each.name for each in logs]
+    assert [row["seed"] for row in rows] == [str(each.seed) for each in logs]
+    first, second = rows[0], rows[1]
+    assert {first[name] for name in ("step", "success, final (share)", "mi_estimate (nats)")} == {
+        ""
+    }
+    last = logs[1].evaluations[-1]
+    assert float(second["success, final (share)"]) == pytest.approx(last.success)
+    assert (second["step"], second["episodes"]) == (str(last.step), str(last.episodes))
+    assert float(second["sampling entropy (nats)"]) == last.entropy
+    assert float(second["mi_estimate (nats)"]) == logs[1].diagnostics[-1]["mi_estimate"]
+    assert (second["time (seconds)"], second["env.dead_share"]) == ("10", "0")
+    # The paired difference over seeds is the one that compare gives.
+    arms = [
+        compare.read_arm(f"{sweep}@filter={name},env.dead_share=0.75") for name in ("top-p", "none")
+    ]
+    found = compare.compare(compare.pair_up(*arms)[0])[0].difference
+
+    def column(name: str) -> list[float]:
+        chosen = [r for r in rows if (r["filter"], r["env.dead_share"]) == (name, "0.75")]
+        chosen.sort(key=lambda row: int(row["seed"]))
+        return [float(row["success, final (share)"]) for row in chosen]
+
+    again = paired_difference(column("top-p"), column("none"))
+    assert again == pytest.approx(found)
+    assert again.n == 3
+    assert again.mean == pytest.approx(0.1)
+
+
 def test_plot_all_works_without_a_display(tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
     write_sweep(sweep, pool(2))
@@ -378,6 +418,9 @@ def test_plot_all_works_without_a_display(tmp_path: Path) -> None:
     for line in done.stdout.split():
         assert Path(line).stat().st_size > 1000
         assert Path(line).with_suffix(".csv").is_file()
+        assert Path(line).with_suffix(".runs.csv").is_file() == (
+            Path(line).stem in figures.FROM_LOGS
+        )
 
 
 @pytest.mark.parametrize(

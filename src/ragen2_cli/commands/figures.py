@@ -184,6 +184,16 @@ READERS: dict[str, Callable[[Sequence[Path], int | None, Say], Rows]] = {
     "stochasticity": stochasticity,
 }
 """Every figure but the regime plane, which is drawn from a verdict."""
+FROM_LOGS = READERS.keys() - {"entropy", "filter", "gradients", "heatmap"}
+"""Figures of a whole pool: beside them lie the numbers of each of its runs."""
+
+
+def runs(paths: Sequence[Path], say: Say) -> Rows:
+    """Return what ``ragen2 compare`` measures, one row for each run of a figure's pool."""
+    from ragen2_cli.sweeps.compare import run_rows
+    from ragen2_cli.sweeps.results import load
+
+    return run_rows(load(paths, say))
 
 
 def _runs(paths: Sequence[Path], say: Say) -> list[Any]:

@@ -42,7 +42,7 @@ def plot(
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the files' names as JSON.")] = False,
 ) -> None:
-    """Draw a figure from what runs have written, with its numbers as CSV.
+    """Draw a figure from what runs have written, with its numbers and its runs' as CSV.
 
     Example: ragen2 plot curves sweeps/demo -o curves.png
     """
@@ -62,6 +62,7 @@ def plot(
     chosen = list(paths or [newest(say)])
     kinds = [*figures.READERS, "regimes"] if kind == "all" else [kind]
     written = []
+    runs: list[dict[str, Any]] = []
     for each in kinds:
         file = _file(each, chosen[0], out, format_, folder=kind == "all")
         try:
@@ -75,6 +76,9 @@ def plot(
             say(f"no {each}: no data")
             continue
         write(figure, rows, file, chosen)
+        if each in figures.FROM_LOGS:
+            runs = runs or figures.runs(chosen, say)
+            write_table(runs, file.with_suffix(".runs.csv"))
         written.append(str(file))
     if json_:
         import json
@@ -98,7 +102,6 @@ def write(figure: Any, rows: list[dict[str, Any]], file: Path, paths: list[Path]
     Raises:
         UserError: The folder cannot be written, or the format is unknown.
     """
-    import csv
     import sys
     from datetime import UTC, datetime
     from importlib.metadata import version
@@ -113,11 +116,7 @@ def write(figure: Any, rows: list[dict[str, Any]], file: Path, paths: list[Path]
             figure.savefig(file)
         except ValueError as error:
             raise UserError(f"-o {file}: {str(error).splitlines()[0]}") from None
-        with file.with_suffix(".csv").open("w", newline="", encoding="utf-8") as table:
-            names = list(dict.fromkeys(name for row in rows for name in row))
-            writer = csv.DictWriter(table, names or ["no data"])
-            writer.writeheader()
-            writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
+        write_table(rows, file.with_suffix(".csv"))
         about = {
             "command": " ".join(["ragen2", *sys.argv[1:]]),
             "paths": [str(path) for path in paths],
@@ -127,6 +126,26 @@ def write(figure: Any, rows: list[dict[str, Any]], file: Path, paths: list[Path]
             },
         }
         file.with_suffix(".json").write_text(dumps(about, indent=2) + "\n", encoding="utf-8")
+
+
+def write_table(rows: list[dict[str, Any]], file: Path) -> None:
+    """Write rows as CSV, with a column for every name that one of them has.
+
+    Raises:
+        UserError: It cannot be written.
+    """
+    import csv
+
+    from ragen2_cli.runs.atomic import reported
+
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    with (
+        reported(f"cannot write {file}"),
+        file.open("w", newline="", encoding="utf-8") as table,
+    ):
+        writer = csv.DictWriter(table, names or ["no data"])
+        writer.writeheader()
+        writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
 
 
 def _cell(value: Any) -> Any:

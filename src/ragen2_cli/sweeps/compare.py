@@ -78,6 +78,28 @@ QUANTITIES: dict[str, Callable[[RunLog], float | None]] = {
 """What is compared, in the order of the table. To add one, add an entry."""
 
 
+def run_rows(logs: Sequence[RunLog]) -> list[dict[str, object]]:
+    """Return one row per run: name, labels, seed, its last evaluation, and all ``QUANTITIES``.
+
+    With them every difference between arms can be computed again. Absent values are None.
+    """
+    found: list[dict[str, object]] = []
+    for log in logs:
+        last = next((row for row in sampled(log)[-1:] if row.step > 0), None)
+        found.append(
+            {
+                "run": log.name,
+                **log.labels,
+                "seed": log.seed,
+                "step": None if last is None else last.step,
+                "episodes": None if last is None else last.episodes,
+                **{name: measure(log) for name, measure in QUANTITIES.items()},
+                "sampling entropy (nats)": None if last is None else last.entropy,
+            }
+        )
+    return found
+
+
 def read_arm(target: str) -> list[RunLog]:
     """Read ``RUN``, ``SWEEP`` or ``SWEEP@axis=label,axis=label``.
 
