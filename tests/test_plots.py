@@ -267,6 +267,46 @@ def test_sensitivity_pools_what_was_not_swept_on_its_axis() -> None:
     assert {r["series"] for r in sensitivity.data(top_p)} == {"one arm per value"}
 
 
+def test_runs_of_their_own_have_the_default_as_a_level_too(tmp_path: Path) -> None:
+    # Entropy 0 is the default: it is a level all the same, alone and beside a sweep of that key.
+    runs = [
+        write(
+            tmp_path / str(entropy),
+            log(
+                successes=(20, 30, success),
+                config={"algorithm": {"entropy": entropy}, "filter": {"strategy": "none"}},
+            ),
+        ).path
+        for entropy, success in ((0.0, 40), (0.01, 50))
+    ]
+    rows = figures.make("sensitivity", runs, None, lambda text: None)[0]
+    assert {(r["axis"], r["level"], r["median"]) for r in rows} == {
+        ("algorithm.entropy", "0", 0.4),
+        ("algorithm.entropy", "0.01", 0.5),
+    }
+    swept = log("a", labels={"algorithm.entropy": "0.05"}, config={"algorithm": {"entropy": 0.05}})
+    write_sweep(tmp_path / "sweep", [swept])
+    paths = [tmp_path / "sweep", runs[0]]
+    rows = figures.make("sensitivity", paths, None, lambda text: None)[0]
+    assert [(r["axis"], r["level"]) for r in rows] == [
+        ("algorithm.entropy", "0.05"),
+        ("algorithm.entropy", "0"),
+    ]
+    # No filter has no value: it is no level of one.
+    mixed = [
+        write(
+            tmp_path / f"f{strategy}{value}",
+            log(config={"filter": {"strategy": strategy, "value": value}}),
+        ).path
+        for strategy, value in (("top-p", 0.8), ("top-p", 0.6), ("none", 0.9))
+    ]
+    rows = figures.make("sensitivity", mixed, None, lambda text: None)[0]
+    assert [(r["axis"], r["level"]) for r in rows] == [
+        ("filter.value", "0.8"),
+        ("filter.value", "0.6"),
+    ]
+
+
 def test_undefined_correlations_are_words_not_bars() -> None:
     from ragen2_cli.sweeps.correlations import correlate
 

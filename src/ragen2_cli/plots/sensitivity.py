@@ -33,9 +33,11 @@ def data(logs: Sequence[RunLog]) -> list[Row]:
             continue
         success = max(rows, key=lambda row: row.step).success
         for axis, label in log.labels.items():
-            if axis in ("filter", "filter.strategy"):
+            of_filter = axis in ("top-p", "filter.value")
+            unfiltered = log.config["filter"]["strategy"] == "none"
+            if axis in ("filter", "filter.strategy") or (of_filter and unfiltered):
                 continue
-            series = "one arm per value" if axis in ("top-p", "filter.value") else filter_name(log)
+            series = "one arm per value" if of_filter else filter_name(log)
             found.setdefault((axis, label, series), []).append((log, success))
     axes = {key[0] for key in found if len({k[1] for k in found if k[0] == key[0]}) > 1}
     kept = {key: values for key, values in found.items() if key[0] in axes}

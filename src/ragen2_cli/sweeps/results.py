@@ -1,7 +1,7 @@
 """What runs and sweeps have written, as records: the way in for compare, analyze and plot."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ragen2_cli.config.load import build_config
@@ -50,8 +50,8 @@ def load_sweep(path: Path) -> list[RunLog]:
 def load(paths: Sequence[Path], say: Callable[[str], None]) -> list[RunLog]:
     """Read runs and sweeps into one pool.
 
-    A run on its own is labeled by what its config has that differs from the defaults, so that
-    runs of equal settings fall into one arm.
+    A run on its own is labeled by each setting that differs from the defaults in any such run, or
+    that a sweep of the pool varied, so that runs of equal settings fall into one arm.
 
     Args:
         paths: Run and sweep folders; empty for the newest sweep or run.
@@ -68,15 +68,21 @@ def load(paths: Sequence[Path], say: Callable[[str], None]) -> list[RunLog]:
     if twice is not None:
         raise UserError(f"{twice} is given twice; copies would count as independent runs")
     pool: list[RunLog] = []
+    alone: list[int] = []
     for path in paths:
         if not is_sweep(path):
-            pool.append(_labeled(load_run(path)))
+            alone.append(len(pool))
+            pool.append(load_run(path))
             continue
         found, planned = load_sweep(path), len(SweepDirectory.open(path).cells)
         pool += found
         if len(found) < planned:
             left = planned - len(found)
             say(f"warning: {path}: unfinished and left out: {left} of {counted(planned, 'cell')}")
+    keys = {key for log in pool for key in log.labels}
+    keys |= {key for index in alone for key in _unusual(pool[index])}
+    for index in alone:
+        pool[index] = _labeled(pool[index], keys)
     warning = unequal_lengths(pool)
     if warning:
         say(f"warning: the runs are not equally long: {warning}")
@@ -94,20 +100,29 @@ def newest(say: Callable[[str], None]) -> Path:
     return path
 
 
-def _labeled(log: RunLog) -> RunLog:
-    import dataclasses
-
+def _unusual(log: RunLog) -> list[str]:
+    """Return the settings of a run that differ from the defaults of its algorithm."""
     from ragen2_cli.sweeps.axes import flat
 
     plain = flat(
         build_config({"algorithm": {"name": log.config["algorithm"]["name"]}}).model_dump()
     )
-    labels = {
-        key: str(value)
+    return [
+        key
         for key, value in flat(log.config).items()
         if plain.get(key) != value and key not in ("seed", "schema_version")
+    ]
+
+
+def _labeled(log: RunLog, keys: Collection[str]) -> RunLog:
+    from ragen2_cli.sweeps.axes import flat
+
+    labels = {
+        key: f"{value:g}" if isinstance(value, float) else str(value)
+        for key, value in flat(log.config).items()
+        if key in keys
     }
-    return dataclasses.replace(log, labels=labels)
+    return replace(log, labels=labels)
 
 
 def arm_of(log: RunLog) -> str:
