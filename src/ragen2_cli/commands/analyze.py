@@ -1,5 +1,6 @@
 """``ragen2 analyze``: gradients by reward spread, entropy phases, correlations with success."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -134,7 +135,7 @@ def probe(
 
         typer.echo(dumps(contents))
     else:
-        typer.echo(f"draw it with\n  ragen2 plot heatmap {found.path}")
+        typer.echo(f"draw it with\n  ragen2 plot heatmap {shlex.quote(str(found.path))}")
 
 
 @app.command("correlations")

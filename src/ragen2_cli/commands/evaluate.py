@@ -15,8 +15,13 @@ def evaluate(
     ] = None,
     env: Annotated[str | None, typer.Option(help="Environment; a run's own by default.")] = None,
     episodes: Annotated[
-        int, typer.Option(min=1, max=2**16, help="Different held-out prompts.")
-    ] = 512,
+        int | None,
+        typer.Option(
+            min=1,
+            max=2**16,
+            help="Different held-out prompts; a run's own number by default, else 512.",
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(min=0.01, help="Temperature of sampling.")] = 1.0,
     greedy: Annotated[bool, typer.Option(help="Also decode greedily.")] = True,
     checkpoint: Annotated[

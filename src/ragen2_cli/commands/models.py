@@ -1,5 +1,6 @@
 """``ragen2 models``: list what can be trained, rebuild the embedded policy, export a run."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -77,7 +78,7 @@ def build(
         typer.echo(json.dumps(provenance))
     elif not quiet:
         typer.echo(f"{out}: loss {provenance['loss']}, {provenance['seconds']} s")
-        typer.echo(f"Next: ragen2 train --model {out}")
+        typer.echo(f"Next: ragen2 train --model {shlex.quote(str(out))}")
 
 
 @app.command("export")
@@ -102,4 +103,4 @@ def export(
         typer.echo(json.dumps(written))
     else:
         typer.echo(f"{written['folder']}: {written['bytes'] / 1e6:.1f} MB, merged, safetensors")
-        typer.echo(f"Next: ragen2 evaluate {written['folder']} --env {written['env']}")
+        typer.echo(f"Next: {written['next']}")

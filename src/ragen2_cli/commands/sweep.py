@@ -188,6 +188,7 @@ def _list(cells: "Sequence[Cell]", *, as_json: bool) -> None:
 
 
 def _run(folder: Any, runner: "Runner", *, executor: str, quiet: bool, as_json: bool) -> None:
+    import shlex
     import sys
 
     from ragen2_cli.commands.tables import align
@@ -199,7 +200,8 @@ def _run(folder: Any, runner: "Runner", *, executor: str, quiet: bool, as_json: 
         outcome = runner(folder, progress)
     except KeyboardInterrupt:
         how = " --executor ray" * (executor == "ray")
-        sys.stderr.write(f"interrupted; go on with\n  ragen2 sweep{how} --out {folder.path}\n")
+        out = shlex.quote(str(folder.path))
+        sys.stderr.write(f"interrupted; go on with\n  ragen2 sweep{how} --out {out}\n")
         raise
     finally:
         folder.close()

@@ -1,5 +1,6 @@
 """Plain-text tables of results: aligned on a terminal, one row per line when piped."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,9 +53,9 @@ def train_summary(summary: Mapping[str, Any]) -> str:
     ]
     if summary.get("stopped"):
         lines.append(f"stopped: {summary['stopped']}")
-    run = summary["run"]
+    run = shlex.quote(summary["run"])
     lines += [
-        f"everything is in {run}",
+        f"everything is in {summary['run']}",
         "",
         "next:",
         f"  ragen2 show {run} --limit 3",

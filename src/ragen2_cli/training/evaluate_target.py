@@ -22,7 +22,7 @@ def evaluate_target(
     target: str | None,
     *,
     env: str | None = None,
-    episodes: int = 512,
+    episodes: int | None = None,
     temperature: float = 1.0,
     greedy: bool = True,
     checkpoint: int | None = None,
@@ -34,7 +34,8 @@ def evaluate_target(
     Args:
         target: A run's folder, a model's name, or None for the newest run.
         env: Another environment than the run's own; FrozenLake by default for a model.
-        episodes: Different held-out boards.
+        episodes: Different held-out boards; None for as many as the run was evaluated on, 512 for
+            a model or a run that was never evaluated.
         temperature: Temperature of the sampled measurement.
         greedy: Whether to measure greedy decoding too.
         checkpoint: The step of a checkpoint of the run, instead of its final adapter.
@@ -58,7 +59,7 @@ def evaluate_target(
     for note in loaded.notes:
         say(note)
     player = build_player(config, loaded.model, loaded)
-    boards = player.heldout_boards(episodes)
+    boards = player.heldout_boards(config.evaluation.episodes or Config().evaluation.episodes)
     step = 0 if run is None else step_of_policy(run, checkpoint)
     temperatures = [temperature] + [0.0] * greedy
     return [measure(player, boards, step=step, temperature=value) for value in temperatures]
