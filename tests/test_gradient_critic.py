@@ -1,5 +1,7 @@
 """The critic's part of a gradient analysis, against numbers derived by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -78,6 +80,33 @@ def test_the_task_gradient_is_that_of_the_advantages():
     gradients = torch.autograd.grad(loss / own, list(model.parameters()), allow_unused=True)
     norm = torch.sqrt(sum((one**2).sum() for one in gradients if one is not None))
     assert report.tables["gae"][-1].norms.task == pytest.approx(float(norm), rel=1e-4)
+
+
+def test_with_credit_per_turn_the_task_gradient_is_that_of_the_turns():
+    # Live group: turns earn -1, 2 and 0, 0. To go 1, 0 in the first turn and 2, 0 in the second, so
+    # 1/2, -1/2 for two tokens and 1, -1 for one; a row is a mean over its three tokens, the batch
+    # one over four rows. Dead group: returns tie at 2, so 0 though the second turns differ.
+    model = tiny_model()
+    earned = [(1.0, 1.0), (0.0, 2.0), (-1.0, 2.0), (0.0, 0.0)]
+    rows = [
+        replace(
+            one, episode_return=sum(both), outcome=sum(both),
+            turns=tuple(replace(turn, reward=r) for turn, r in zip(one.turns, both, strict=True)),
+        )
+        for one, both in zip(two_groups(), earned, strict=True)
+    ]  # fmt: skip
+    settings = ProbeSettings(scales=("none",), credit="turn", buckets=2)
+    low, _, whole = probe(model, rows, 2, settings).tables["none"]
+    loss = torch.zeros(())
+    for one, sign in zip(rows[2:], (1, -1), strict=True):
+        ids = torch.tensor([[*one.prompt_ids, *one.completion_ids]])
+        logs = torch.log_softmax(model(input_ids=ids).logits, -1)
+        logps = logs[:, :-1].gather(-1, ids[:, 1:, None])[0, len(one.prompt_ids) - 1 :, 0]
+        loss = loss - sign * (logps * torch.tensor([0.5, 0.5, 0, 1.0])).sum() / 3 / 4
+    gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    norm = torch.sqrt(sum((one**2).sum() for one in gradients if one is not None))
+    assert whole.norms.task == pytest.approx(float(norm), rel=1e-4)
+    assert low.norms.task == 0.0
 
 
 def gradient(found, *rows):

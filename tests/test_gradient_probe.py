@@ -19,11 +19,13 @@ import pytest
 import torch
 from torch import nn
 
+from ragen2_cli.config import load_config
 from ragen2_cli.core.filters import GroupFilter
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
 from ragen2_cli.training.gradient_batch import ProbeSettings
 from ragen2_cli.training.gradient_probe import probe, report_json
+from ragen2_cli.training.preflight import require_analyzed
 
 
 class TwoParameters(nn.Module):
@@ -365,6 +367,24 @@ def test_wrong_input_is_one_line() -> None:
     frozen = TwoParameters([0.0, 0.0]).requires_grad_(False)
     with pytest.raises(UserError, match="no trainable"):
         probe(frozen, groups([1.0, 0.0]), 2, ProbeSettings())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "also"),
+    [
+        ("top_entropy_quantile", 0.5, {}),
+        ("multi_objective_aggregation", "normalize_then_sum", {}),
+        ("mask_truncated_completions", True, {}),
+        ("use_bias_correction_kl", False, {"algorithm.kl": 0.1}),
+        ("importance_sampling_level", "sequence", {"algorithm.credit": "turn"}),
+    ],
+)
+def test_keys_of_trl_that_change_the_gradient_are_refused(key, value, also) -> None:
+    require_analyzed(load_config(flags=also), "x")
+    with pytest.raises(UserError, match=f"x: no analysis .* trl.{key} {value}, only"):
+        require_analyzed(load_config(flags={f"trl.{key}": value, **also}), "x")
+    if also:  # at probability ratios of 1 these two do nothing to a plain run
+        require_analyzed(load_config(flags={f"trl.{key}": value}), "x")
 
 
 def test_the_json_holds_every_table() -> None:

@@ -56,6 +56,10 @@ def test_no_docstring_marks_reach_a_reader() -> None:
             [*GRADIENTS, "--set", "algorithm.loss_type=cispo"],
             "--gradient-analysis-every: no analysis for the loss 'cispo'; use one of grpo, dapo",
         ),
+        (
+            [*GRADIENTS, "--set", "trl.top_entropy_quantile=0.5"],
+            "--gradient-analysis-every: no analysis of a run with trl.top_entropy_quantile 0.5",
+        ),
         ([*GRADIENTS, "--full", "--kl", "0.01"], "give --kl 0, train an adapter with --lora"),
         (
             ["train", "--dry-run", "--env", "countdown", "--stochasticity", "5", "--kind", "slip"],

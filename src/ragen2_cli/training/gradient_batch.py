@@ -6,10 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ragen2_cli.core.advantages import Credit, spread_over_tokens, turn_advantages
 from ragen2_cli.core.gradients import DENOMINATORS, Remainder
 from ragen2_cli.core.groups import LossScaling, Scale, advantages, group_stats
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
+from ragen2_cli.training.credit import turns_of
+
+Advantages = NDArray[np.float64] | list[NDArray[np.float64]]
+"""One per row, or for each row one per completion token."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class ProbeSettings:
         scales: Ways of scaling rewards; each gives a task gradient of its own. A critic adds
             ``gae``, its advantages token by token.
         buckets: Most buckets.
+        credit: ``episode``, or ``turn`` for advantages turn by turn, as the run without a critic.
         remainder: Where groups go that do not divide evenly.
         score: The spread that groups are sorted by.
         loss_scaling: Factor on the advantages of what the filter keeps, as in training.
@@ -38,6 +44,7 @@ class ProbeSettings:
     max_completion_length: int = 1
     temperature: float = 1.0
     scales: tuple[Scale, ...] = ("group", "none")
+    credit: Credit = "episode"
     buckets: int = 6
     remainder: Remainder = "spread"
     score: str = "reward_var"
@@ -61,7 +68,7 @@ class ProbeBatch:
         scored_N: Rows with a score; as in training, the others are no part of any mean.
         tokens_N: Trained tokens of each row.
         advantage_N: By scale of rewards, of each row; exactly 0 in dead groups and for unscored
-            rows. Of ``gae``, of each row's completion tokens.
+            rows. Of ``gae``, and with credit per turn, of each row's completion tokens.
         weight_N: Weight of each token of a row in the policy and KL loss of the whole batch.
     """
 
@@ -74,7 +81,7 @@ class ProbeBatch:
     dead_P: NDArray[np.bool_]
     scored_N: NDArray[np.bool_]
     tokens_N: NDArray[np.int64]
-    advantage_N: dict[str, NDArray[np.float64] | list[NDArray[np.float64]]]
+    advantage_N: dict[str, Advantages]
     weight_N: NDArray[np.float64]
 
     @classmethod
@@ -111,7 +118,7 @@ class ProbeBatch:
             scored_N=scored_N,
             tokens_N=tokens_N,
             advantage_N={
-                scale: np.nan_to_num(advantages(returns, scale)).ravel()
+                scale: _advantages(episodes, returns, scale, settings.credit)
                 for scale in settings.scales
             },
             weight_N=np.where(scored_N, _row_weights(tokens_N, int(scored_N.sum()), settings), 0.0),
@@ -141,6 +148,19 @@ class ProbeBatch:
 
 def _matrix(values: Sequence[float | None], group_size: int) -> NDArray[np.float64]:
     return np.array(values, dtype=np.float64).reshape(-1, group_size)
+
+
+def _advantages(
+    episodes: Sequence[Episode], returns: NDArray[np.float64], scale: Scale, credit: Credit
+) -> Advantages:
+    if credit == "episode":
+        return np.nan_to_num(advantages(returns, scale)).ravel()
+    turns = turns_of(episodes, max(len(episode.completion_ids) for episode in episodes))
+    size = returns.shape[1]
+    alive_N = np.repeat(~group_stats(returns).dead_P, size)
+    relative = turn_advantages(turns.rewards_N_K, size, scale) * alive_N[:, None]
+    rows = spread_over_tokens(relative, turns.turn_N_C)
+    return [row[: len(one.completion_ids)] for row, one in zip(rows, episodes, strict=True)]
 
 
 def _row_weights(

@@ -20,6 +20,7 @@ from ragen2_cli.training.gradient_critic import CriticProbe
 from ragen2_cli.training.gradient_probe import probe, report_json
 from ragen2_cli.training.player import build_player
 from ragen2_cli.training.ppo import credit_rules, critic_of_run
+from ragen2_cli.training.preflight import require_analyzed
 from ragen2_cli.training.setup import prepare
 
 _DEFAULTS = {"groups": 128, "buckets": 6, "remainder": "spread"}
@@ -55,11 +56,14 @@ def analyze_run(
         The content of the written file, and the file, whose name tells what is not the default.
 
     Raises:
-        UserError: No such checkpoint, too few groups, or a KL term without a reference policy.
+        UserError: No such checkpoint, too few groups, a loss that is not analyzed, or a KL term
+            without a reference policy.
     """
     config = run.resolved_config()
     if groups < 1:
         raise UserError(f"--groups: at least 1 is needed, got {groups}")
+    changes = {key: value for key, value in (("entropy", entropy), ("kl", kl)) if value is not None}
+    require_analyzed(with_coefficients(config, **changes), "gradients")
     prepare(config)
     loaded = load_run_policy(config, run, checkpoint)
     step = step_of_policy(run, checkpoint)
@@ -70,7 +74,6 @@ def analyze_run(
         loaded.model.load_adapter(config.model.adapter, adapter_name="ref")
     asked = {"groups": groups, "buckets": buckets, "remainder": remainder}
     asked = {key: value for key, value in asked.items() if value != _DEFAULTS[key]}
-    changes = {key: value for key, value in (("entropy", entropy), ("kl", kl)) if value is not None}
     changed = "".join(f"-{key}-{value}" for key, value in {**asked, **changes}.items())
     if entropy is None and config.algorithm.entropy_target is not None:
         changes["entropy"] = adapted_entropy(config, run.read_steps(), step)
@@ -133,11 +136,11 @@ def analyze_batch(
 ) -> dict[str, Any]:
     """Measure a batch under the run's own loss, filter and coefficients; return the file's content.
 
-    Rewards scaled as the run does and not scaled at all are reported side by side, and with a
-    critic the advantages that it gives. Soft weights are in all of them, loss scaling in what the
-    filter keeps. Groups are
-    sorted by the filter's spread, ``reward_var`` where it ranks by something else; such a filter is
-    not applied, ``filter`` says so and there are no filtered tables.
+    Rewards scaled as the run does and not scaled at all are reported side by side, credited to
+    turns where the run does that without a critic; with one, its advantages come first. Soft
+    weights are in all of them, loss scaling in what the filter keeps. Groups are sorted by the
+    filter's spread, ``reward_var`` where it ranks by something else; such a filter is not applied,
+    ``filter`` says so and there are no filtered tables.
     """
     applied = config.filter.score in SPREAD_SCORES
     own: Scale = config.algorithm.scale_rewards
@@ -149,6 +152,7 @@ def analyze_batch(
         max_completion_length=max_completion_length,
         temperature=config.rollout.temperature,
         scales=scales,
+        credit=config.algorithm.credit if critic is None else "episode",
         buckets=buckets,
         remainder=remainder,
         score=config.filter.score if applied else "reward_var",
@@ -191,6 +195,7 @@ def analyze_batch(
         "remainder": remainder,
         "filter": said,
         "scale_rewards": own if critic is None else "gae",
+        "credit": config.algorithm.credit,
     }
     return report_json(report, about)
 

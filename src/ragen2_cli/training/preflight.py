@@ -51,15 +51,41 @@ def _check_gradients(config: Config) -> None:
     where = "--gradient-analysis-every"
     if not config.diagnostics.gradients_every:
         return
-    loss = config.algorithm.loss_type
-    if loss not in DENOMINATORS:
-        known = ", ".join(DENOMINATORS)
-        raise UserError(f"{where}: no analysis for the loss '{loss}'; use one of {known}, or 0")
+    require_analyzed(config, where)
     if config.model.full and config.algorithm.kl:
         raise UserError(
             f"{where}: the KL term of a run that trains every weight is not analyzed; give --kl 0,"
             " train an adapter with --lora, or give 0"
         )
+
+
+def require_analyzed(config: Config, where: str) -> None:
+    """Refuse a loss whose gradient is not known to the analysis.
+
+    Args:
+        config: Of the run, with the coefficients that are analyzed.
+        where: What asks for the analysis.
+
+    Raises:
+        UserError: The type of loss, or a key of ``[trl]`` that changes its gradient.
+    """
+    algorithm, known = config.algorithm, ", ".join(DENOMINATORS)
+    if algorithm.loss_type not in DENOMINATORS:
+        raise UserError(
+            f"{where}: no analysis for the loss '{algorithm.loss_type}'; use one of {known}"
+        )
+    needed: dict[str, object] = {
+        "top_entropy_quantile": 1.0,
+        "multi_objective_aggregation": "sum_then_normalize",
+        "mask_truncated_completions": False,
+    }
+    if algorithm.kl:
+        needed["use_bias_correction_kl"] = True
+    if algorithm.kl or algorithm.advantage == "gae" or algorithm.credit != "episode":
+        needed["importance_sampling_level"] = "token"
+    for key, value in needed.items():
+        if (given := config.trl.get(key, value)) != value:
+            raise UserError(f"{where}: no analysis of a run with trl.{key} {given}, only {value}")
 
 
 def build_env(config: Config) -> TextEnv:
