@@ -12,6 +12,8 @@ from ragen2_cli.commands.compare import compare as command
 from ragen2_cli.core.statistics import PairedDifference
 from ragen2_cli.errors import UserError
 from ragen2_cli.sweeps.compare import SUCCESS, compare, pair_up, read_arm
+from ragen2_cli.sweeps.folder import SweepDirectory
+from ragen2_cli.sweeps.plan import plan
 from ragen2_cli.sweeps.results import load
 
 
@@ -128,6 +130,30 @@ def test_runs_of_unequal_length_are_said(tmp_path: Path, capsys) -> None:
     (half.run_path(half.cells["none-1"]) / "summary.json").unlink()
     assert len(load([half.path], warned.append)) == 1
     assert warned[1:] == [f"warning: {half.path}: unfinished and left out: 1 of 2 cells"]
+
+
+def test_a_sweep_that_grew_an_axis(tmp_path: Path) -> None:
+    # The cells of the first call have no label kl; those of the second one have 0.1.
+    first = plan({"filter": "top-p,none"}, [], "2", flags={"steps": 10})
+    second = plan({"filter": "top-p,none", "kl": "0.1"}, [], "2", flags={"steps": 10})
+    SweepDirectory.create(tmp_path / "s", first).close()
+    sweep = SweepDirectory.create(tmp_path / "s", second)
+    for cell in sweep.cells.values():
+        gain = 10 * ("kl" in cell.labels) + 20 * (cell.labels["filter"] == "top-p") + cell.seed
+        found = replace(log(seed=cell.seed, successes=(20, 30 + gain)), config=cell.config)
+        write(sweep.run_path(cell), found)
+        sweep.record(cell, status="done", seconds=1.0)
+    sweep.close()
+
+    def success(a: str, b: str) -> float:
+        pairs, alone = pair_up(*(read_arm(f"{tmp_path / 's'}@{arm}") for arm in (a, b)))
+        assert (len(pairs), alone) == (2, 0)
+        return next(row for row in compare(pairs) if row.quantity == SUCCESS).difference.mean
+
+    assert success("filter=top-p,kl=0.1", "filter=none,kl=0.1") == pytest.approx(0.2)
+    assert success("filter=none,kl=0.1", "filter=none,kl=") == pytest.approx(0.1)
+    with pytest.raises(UserError, match=r"no finished '0.2'; it has \['', '0.1'\]"):
+        read_arm(f"{tmp_path / 's'}@kl=0.2")
 
 
 def test_json_names_its_fields(tmp_path: Path, capsys) -> None:

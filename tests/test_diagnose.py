@@ -26,6 +26,7 @@ from ragen2_cli.commands.watch import (
     summary,
     watch_run,
 )
+from ragen2_cli.config.load import build_config
 from ragen2_cli.core.regimes import CollapseWatch, Thresholds
 from ragen2_cli.errors import UserError
 from ragen2_cli.logs import Choice, read_log, texts_of_step
@@ -212,11 +213,46 @@ def test_markup_in_paths_and_columns_is_shown_literally(tmp_path):
         (["--plot", "x.foo"], "--plot x.foo: Format 'foo' is not supported"),
         (["--checkpoint", "5"], "--checkpoint goes with a run folder"),
         (["--model", "embedded", "--step", "99"], "--step 99: not in the log; it has steps 1, 2"),
+        (["--model", "x", "--sampling", "trajectory"], "--sampling trajectory is for runs"),
     ],
 )
 def test_wrong_use_is_one_line(doors, arguments, message):
     with pytest.raises(UserError, match=message):
         invoke(doors.log, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--adapter", "x"], "--adapter goes with --model"),
+        (["--adapter", "x", "--checkpoint", "0"], "--adapter goes with --model"),
+        (["--checkpoint", "0", "--model", "x"], "--checkpoint and --model name two policies"),
+        (["--step", "3"], "--step needs --model or --checkpoint"),
+        (["--samples", "64"], "--samples needs"),
+        (["--sampling", "trajectory"], "--sampling needs"),
+        (["--marginal", "sequence"], "--marginal needs"),
+        (["--device", "cpu"], "--device needs"),
+        (["--columns", "prompt=p"], "--columns is for logs; .* is a run"),
+        (["--reward", "r"], "--reward is for logs"),
+        (["--reward-weights", "1"], "--reward-weights is for logs"),
+        (["--group-size", "8"], "--group-size is for logs"),
+        (["--mode", "train"], "--mode is for logs"),
+    ],
+)
+def test_options_of_a_run_that_nothing_would_read_are_refused(doors, arguments, message):
+    with pytest.raises(UserError, match=message):
+        invoke(doors.run, *arguments)
+
+
+def test_the_device_reaches_the_policy_of_a_run(tmp_path):
+    # `cuda:99` is on no machine, so the refusal shows who was asked.
+    run = RunDirectory.create(tmp_path / "run", build_config({}).model_dump(mode="json"))
+    run.write_rollouts(1, planted_batches()[1][1])
+    (run.path / "adapter").mkdir()
+    run.write_summary({"steps": 1})
+    run.close()
+    with pytest.raises(UserError, match="--device cuda:99: not on this machine"):
+        invoke(run.path, "--checkpoint", "0", "--device", "cuda:99")
 
 
 OPENING = "Okay, so I need to figure out how to "

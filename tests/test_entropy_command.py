@@ -5,7 +5,7 @@ The series: 120 steps, 40 a cycle, a descent of 16 steps, a sharp rise of 4, a s
 
 import csv
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +16,10 @@ from typer.testing import CliRunner
 from log_helpers import log, write
 from log_helpers import step as one_step
 from ragen2_cli.app import app
+from ragen2_cli.commands.diagnosis import Scoring, diagnose_path
 from ragen2_cli.commands.entropy import read
 from ragen2_cli.core.courses import PatternRates, SpokenTurn
+from ragen2_cli.core.regimes import Thresholds
 from ragen2_cli.errors import UserError
 from ragen2_cli.logs import Choice
 from ragen2_cli.logs.courses import read_course
@@ -234,6 +236,55 @@ def test_csv_and_figure(trl, tmp_path):
     done = CliRunner().invoke(app, ["plot", "entropy", str(trl), "-o", str(tmp_path / "e.png")])
     assert done.exit_code == 0, done.output
     assert (tmp_path / "e.png").stat().st_size > 10_000
+
+
+def test_what_was_drawn_into_a_log_is_no_part_of_it(tmp_path):
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    for step in range(1, 13):
+        rows = [
+            {"input": f"board {i // 2}", "output": f"<think>go {i} {step}</think>", "score": i % 2}
+            for i in range(4)
+        ]
+        (logs / f"rollouts_{step}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    shown = ("steps", "verdict", "said", "skipped", "rows_read")
+
+    def told() -> dict:
+        report = asdict(diagnose_path(logs, Choice(), Scoring(), Thresholds()))
+        return {name: report[name] for name in shown}
+
+    before = told()
+    result = CliRunner().invoke(app, ["plot", "entropy", str(logs)])
+    assert result.stdout.split() == [str(logs / "figures" / "entropy.png")], result.output
+    assert told() == before
+    # Written elsewhere in the folder, its table and its JSON are left out with a word.
+    for options in (["-o", str(logs / "mine.png")], ["-o", f"{logs / 'more'}/"]):
+        assert CliRunner().invoke(app, ["plot", "entropy", str(logs), *options]).exit_code == 0
+    after = told()
+    assert after["steps"] == before["steps"]
+    assert after["skipped"] == {"files without completions": 2, "unreadable files": 2}
+
+
+def test_a_figure_of_a_file_lies_beside_it(tmp_path, monkeypatch):
+    # -o: a folder that is there or ends with a slash, or a file, whose suffix may be missing.
+    table = tmp_path / "wandb.csv"
+    lines = [f"{step},{entropy_of(step)}" for step in range(1, 61)]
+    table.write_text("\n".join(["step,entropy", *lines]))
+    (tmp_path / "a.b").mkdir()
+    monkeypatch.chdir(tmp_path)
+    places = {
+        None: table.parent / "figures" / "entropy.png",
+        ".": Path("entropy.png"),
+        "a.b": Path("a.b/entropy.png"),
+        "new/": Path("new/entropy.png"),
+        "some/plain": Path("some/plain.png"),
+        "x.svg": Path("x.svg"),
+    }
+    for out, file in places.items():
+        options = [] if out is None else ["-o", out]
+        result = CliRunner().invoke(app, ["plot", "entropy", str(table), *options])
+        assert result.stdout.split() == [str(file)], result.output
+        assert file.is_file()
 
 
 def test_rates_by_hand():

@@ -88,6 +88,7 @@ def diagnose(
         marginal=_one_of("--marginal", marginal, ("token-mean", "sequence")),
         seed=seed,
     )
+    _refuse_unread(context, target)
     limits = Thresholds(share=low_share)
     with _Progress(shown=not quiet and not json_) as progress:
         report = diagnose_path(
@@ -96,18 +97,51 @@ def diagnose(
     _write(report, plot=plot, csv=csv, json_=json_, quiet=quiet)
 
 
+def _given(context: typer.Context) -> dict[str, str]:
+    """Return the parameters of the command line: name to flag."""
+    return {
+        parameter.name or "": parameter.opts[0]
+        for parameter in context.command.params
+        if str(context.get_parameter_source(parameter.name or "")).endswith("COMMANDLINE")
+    }
+
+
 def _alone(context: typer.Context, *together: str) -> None:
     """Refuse options of the command line beside a live view, which knows none of them."""
     from ragen2_cli.errors import UserError
 
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in together
-        and str(context.get_parameter_source(parameter.name or "")).endswith("COMMANDLINE")
-    ]
+    given = [flag for name, flag in _given(context).items() if name not in together]
     if given:
         raise UserError(f"--watch is a live view of the run and takes no {', '.join(given)}")
+
+
+_OF_SCORING = ("step", "samples", "sampling", "marginal", "device")
+_OF_LOGS = ("columns", "reward", "reward_weights", "group_size", "mode")
+
+
+def _refuse_unread(context: typer.Context, target: Path) -> None:
+    """Refuse options of the command line that nothing would read."""
+    from ragen2_cli.errors import UserError
+    from ragen2_cli.runs.kinds import is_run
+
+    given = _given(context)
+    names, own_run = given.keys(), is_run(target)
+    by_turn = context.params["sampling"] == "first-turn"
+    rules = [
+        ({"model", "checkpoint"} <= names, ("checkpoint",), "and --model name two policies"),
+        ("model" not in names, ("adapter",), "goes with --model"),
+        (not names & {"model", "checkpoint"}, _OF_SCORING, "needs --model or --checkpoint"),
+        (own_run, _OF_LOGS, f"is for logs; {target} is a run, whose files say it"),
+        (
+            not (own_run or by_turn),
+            ("sampling",),
+            "trajectory is for runs; in logs first turns count",
+        ),
+    ]
+    for applies, unread, why in rules:
+        flags = [given[name] for name in unread if applies and name in given]
+        if flags:
+            raise UserError(f"{flags[0]} {why}")
 
 
 def _write(report: Any, *, plot: Path | None, csv: Path | None, json_: bool, quiet: bool) -> None:

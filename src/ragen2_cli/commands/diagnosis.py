@@ -233,7 +233,11 @@ def _load(path: Path, scoring: Scoring, *, own_run: bool) -> Any:
     from ragen2_cli.training.evaluate_target import load_run_policy
 
     run = RunDirectory.open(path)
-    return load_run_policy(run.resolved_config(), run, scoring.checkpoint or None)
+    config = run.resolved_config()
+    if scoring.device != "auto":
+        model = config.model.model_copy(update={"device": scoring.device})
+        config = config.model_copy(update={"model": model})
+    return load_run_policy(config, run, scoring.checkpoint or None)
 
 
 def _smooth(rows: list[dict[str, Any]]) -> None:

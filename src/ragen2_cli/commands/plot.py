@@ -31,8 +31,8 @@ def plot(
         typer.Argument(help="Sweeps and runs; the newest sweep (or run) by default."),
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option("-o", "--out", help="File (for all: folder); default: figures/ of PATH."),
+        str | None,
+        typer.Option("-o", "--out", metavar="PATH", help="File, or folder; default: PATH/figures."),
     ] = None,
     format_: Annotated[
         Literal["png", "pdf", "svg"], typer.Option("--format", help="File format.")
@@ -88,12 +88,13 @@ def plot(
         typer.echo("\n".join(written))
 
 
-def _file(kind: str, first: Path, out: Path | None, form: str, *, folder: bool) -> Path:
+def _file(kind: str, first: Path, out: str | None, form: str, *, folder: bool) -> Path:
     if out is None:
-        return first / "figures" / f"{kind}.{form}"
-    if folder:
-        return out / f"{kind}.{form}"
-    return out if out.suffix else out.with_name(f"{out.name}.{form}")
+        return (first.parent if first.is_file() else first) / "figures" / f"{kind}.{form}"
+    path = Path(out)
+    if folder or out.endswith("/") or path.is_dir():
+        return path / f"{kind}.{form}"
+    return path if path.suffix else path.with_name(f"{path.name}.{form}")
 
 
 def write(figure: Any, rows: list[dict[str, Any]], file: Path, paths: list[Path]) -> None:

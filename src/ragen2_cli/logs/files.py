@@ -39,7 +39,8 @@ class LogFile:
 def find_files(path: Path) -> list[LogFile]:
     """Return the log files at a path in natural order of their names.
 
-    In a folder with a subfolder ``completions`` only that one is searched. The mode is told by a
+    In a folder with a subfolder ``completions`` only that one is searched; what lies in folders
+    named ``figures``, where ``ragen2 plot`` writes, is no log beside others. The mode is told by a
     folder below ``path`` or a word of the file's name (train, eval, val...), the step by the last
     number of the name that stands alone (``completions_100_9f3a.json``: 100), else by the last.
 
@@ -57,7 +58,8 @@ def find_files(path: Path) -> list[LogFile]:
     found = [f for f in path.rglob("*") if f.is_file() and f.suffix in SUFFIXES]
     if not found:
         raise UserError(f"{path}: no {', '.join(SUFFIXES)} file in this folder")
-    return [_log_file(file, path) for file in sorted(found, key=_natural)]
+    logs = [file for file in found if "figures" not in file.relative_to(path).parts[:-1]]
+    return [_log_file(file, path) for file in sorted(logs or found, key=_natural)]
 
 
 def _natural(path: Path) -> list[tuple[int, int | str]]:

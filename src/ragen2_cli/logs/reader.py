@@ -129,24 +129,25 @@ def _open(
         if other:
             data.skipped[f"files of another mode than {choice.mode}"] += other
         found = [file for file in found if file.mode in (choice.mode, None)]
-    kinds: dict[str, str] = {}
-    files = []
+    read: list[tuple[LogFile, dict[str, str]]] = []
     for file in found:
         try:
-            seen = columns(file)
+            read.append((file, columns(file)))
         except BrokenFile as error:
             if len(found) == 1:
                 raise UserError(f"{file.path}: {error}") from error
             data.skipped["unreadable files"] += 1
             data.said.append(f"skipped {file.path.name}: {error}")
-            continue
-        if file.path.suffix == ".json" and len(found) > 1 and not _shares(seen, choice):
-            data.skipped["JSON files that are no completion tables"] += 1
-            continue
-        files.append(file)
+    # Beside completions, a table without any is something else: metrics, the numbers of a figure.
+    tables = [each for each in read if _shares(each[1], choice)] or read
+    if len(tables) < len(read):
+        data.skipped["files without completions"] += len(read) - len(tables)
+    files = [file for file, _ in tables]
+    kinds: dict[str, str] = {}
+    for _, seen in tables:
         merge_kinds(kinds, seen)
-    if not files or not kinds:
-        raise UserError(f"{path}: {'no readable log' if not files else 'empty, no columns'}")
+    if not kinds:
+        raise UserError(f"{path}: {'empty, no columns' if files else 'no readable log'}")
     layout = find_layout(kinds, choice, _sample(files[0]), texts_alone=texts_alone)
     if choice.mode == "eval" and "eval" not in modes and layout.mode is None:
         raise UserError(f"{path}: --mode eval, but neither a file name, folder nor column tells it")

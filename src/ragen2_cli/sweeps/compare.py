@@ -103,7 +103,8 @@ def run_rows(logs: Sequence[RunLog]) -> list[dict[str, object]]:
 def read_arm(target: str) -> list[RunLog]:
     """Read ``RUN``, ``SWEEP`` or ``SWEEP@axis=label,axis=label``.
 
-    A path may hold the mark too: what exists as a whole is taken whole.
+    A path may hold the mark too: what exists as a whole is taken whole. A sweep may have grown an
+    axis: ``axis=`` with nothing after it names the runs from before, which have no label there.
 
     Raises:
         UserError: No such run or sweep, an axis or label that it does not have, or no finished run.
@@ -126,10 +127,10 @@ def read_arm(target: str) -> list[RunLog]:
         known = list(dict.fromkeys(axis for log in logs for axis in log.labels))
         if name not in known:
             raise UserError(f"{place} has no axis '{name}'{did_you_mean(name, known)}")
-        labels = list(dict.fromkeys(log.labels[name] for log in logs))
+        labels = list(dict.fromkeys(log.labels.get(name, "") for log in logs))
         if label not in labels:
             raise UserError(f"{place}: {name} has no finished '{label}'; it has {labels}")
-        logs = [log for log in logs if log.labels[name] == label]
+        logs = [log for log in logs if log.labels.get(name, "") == label]
     return logs
 
 
