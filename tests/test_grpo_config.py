@@ -53,6 +53,8 @@ def test_what_nobody_sets_goes_through() -> None:
     found = translated({"adam_beta1": 0.8, "dataloader_pin_memory": True, "delta": 2.0})
     assert (found.adam_beta1, found.delta) == (0.8, 2.0)
     assert (found.beta, found.learning_rate, found.max_completion_length) == (0.0, 1e-3, 7)
+    assert translated({}, report_to=["tensorboard"]).report_to == ["tensorboard"]
+    assert translated({}).report_to == []
     vllm = {"rollout.backend": "vllm"}
     assert translated({"vllm_mode": "server", "top_p": 0.9}, **vllm).vllm_mode == "server"
 

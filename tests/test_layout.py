@@ -1,6 +1,9 @@
 """The house has one direction: imports follow the module map; heavy ones stay in their rooms."""
 
 import ast
+import re
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -109,3 +112,14 @@ def test_heavy_libraries_stay_in_their_rooms(path: Path) -> None:
 def test_the_map_knows_every_room() -> None:
     rooms = {unit(path) for path in FILES}
     assert rooms <= set(MAY_IMPORT), rooms - set(MAY_IMPORT)
+
+
+# Extras, and what an option alone asks for, naming the package that lacks.
+OPTIONAL = {"ray", "spacy"}
+
+
+def test_what_is_imported_is_declared_and_nothing_else() -> None:
+    found = {module.split(".")[0] for path in FILES for module, _ in imports(path)}
+    project = tomllib.loads((PACKAGE.parents[1] / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[<>=\[]", line)[0] for line in project["dependencies"]}
+    assert found - set(sys.stdlib_module_names) - {"ragen2_cli"} - OPTIONAL == declared

@@ -58,7 +58,7 @@ def diagnose(
 
     Example: ragen2 diagnose runs/mine --plot regimes.png
     """
-    target = path if path is not None else _newest()
+    target = path if path is not None else _newest(quiet)
     if watch:
         from ragen2_cli.commands.watch import watch_run
 
@@ -168,10 +168,10 @@ def _write(report: Any, *, plot: Path | None, csv: Path | None, json_: bool, qui
             typer.echo(f"wrote {written}", err=True)
 
 
-def _newest() -> Path:
+def _newest(quiet: bool) -> Path:
     from ragen2_cli.runs import find
 
-    return find(None, lambda text: typer.echo(text, err=True)).path
+    return find(None, lambda text: None if quiet else typer.echo(text, err=True)).path
 
 
 def _listed(text: str | None) -> list[str]:

@@ -154,7 +154,8 @@ def train(
     try:
         if resume:
             others = bool(config or preset or set_ or force or dry_run)
-            summary = _resume(out, flags, others, quiet=quiet or json_)
+            run = _chosen(out, flags, others, quiet=quiet)
+            summary = _resume(run, flags.get("steps"), quiet=quiet or json_)
         else:
             resolved = load_config(config, preset=preset, flags=flags, sets=set_ or ())
             if dry_run:
@@ -197,20 +198,29 @@ def _start(config: Any, out: Path | None, *, force: bool, quiet: bool) -> dict[s
         return start(config, out, force=force, quiet=quiet)
 
 
-def _resume(out: Path | None, flags: dict[str, Any], other: bool, *, quiet: bool) -> dict[str, Any]:
+def _chosen(out: Path | None, flags: dict[str, Any], other: bool, *, quiet: bool) -> Path:
+    """Return the run to go on with; say which one when it is the newest."""
     from ragen2_cli.errors import UserError
 
     if other or set(flags) - {"steps"}:
         raise UserError("--resume: settings come from the run; only --out and --steps go with it")
-    from ragen2_cli.runs import RunDirectory
+    from ragen2_cli.runs import find
+    from ragen2_cli.training.processes import is_first
+
+    def say(text: str) -> None:
+        if is_first() and not quiet:
+            typer.echo(text, err=True)
+
+    return find(out, say).path
+
+
+def _resume(path: Path, steps: int | None, *, quiet: bool) -> dict[str, Any]:
+    from ragen2_cli.training.interrupted import saying_how_to_go_on
+    from ragen2_cli.training.processes import ending_together
     from ragen2_cli.training.versions import require_supported_trl
 
     require_supported_trl()
-    path = (RunDirectory.newest() if out is None else RunDirectory.open(out)).path
-    from ragen2_cli.training.interrupted import saying_how_to_go_on
-    from ragen2_cli.training.processes import ending_together
-
-    with saying_how_to_go_on(path, flags.get("steps")), ending_together():
+    with saying_how_to_go_on(path, steps), ending_together():
         from ragen2_cli.training.run import resume  # imports torch and trl: only for a run
 
-        return resume(path, steps=flags.get("steps"), quiet=quiet)
+        return resume(path, steps=steps, quiet=quiet)
