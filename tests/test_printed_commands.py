@@ -58,3 +58,9 @@ def test_what_training_and_export_print_runs(
         *("--set", "env.options.highest=20", "--set", "env.max_turns=2"),
     ]
     assert re.search(r"sampled, T = 1 .* 2 ", call(exported))
+
+    # From another folder the run's own relative path leads nowhere; it is said why.
+    monkeypatch.chdir(folder)
+    error = CliRunner().invoke(app, ["evaluate", "run"]).exception
+    assert "'a b/my_env.py' does not exist" in str(error)
+    assert "relative paths, a run's own too, count from the current folder" in str(error)

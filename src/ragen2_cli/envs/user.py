@@ -11,7 +11,7 @@ from typing import TypeVar
 from ragen2_cli.envs.base import StepResult, TextEnv
 from ragen2_cli.envs.splits import stable_hash
 from ragen2_cli.envs.wrapper import EnvWrapper
-from ragen2_cli.errors import UserError, did_you_mean
+from ragen2_cli.errors import UserError, counted_from, did_you_mean
 
 _LARGEST = 1e30  # of a reward: far beyond sense, and sums and squares of it stay finite
 T = TypeVar("T")
@@ -29,7 +29,8 @@ def load_class(spec: str) -> type[TextEnv]:
     location, _, name = spec.rpartition(":")
     path = _file(spec)
     if not path.is_file():
-        raise UserError(f"environment file '{location}' does not exist (from --env {spec})")
+        said = f"environment file '{location}' does not exist (from --env {spec})"
+        raise UserError(said + counted_from(location))
     module = _load_module(path)
     classes = {
         key: value

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ragen2_cli.envs.session import Style
-from ragen2_cli.errors import UserError, did_you_mean
+from ragen2_cli.errors import UserError, counted_from, did_you_mean
 from ragen2_cli.training.gpus import as_seen
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def locate(name: str, env: str | None = None) -> tuple[str, dict[str, Any]]:
     if path.exists():
         raise UserError(f"--model {name}: neither a model folder nor a .gguf file")
     if name.startswith((".", "/", "~")) or name.count("/") > 1 or not _HUB_ID.fullmatch(name):
-        raise UserError(f"--model {name}: no such folder or file")
+        raise UserError(f"--model {name}: no such folder or file{counted_from(name)}")
     if "/" not in name and did_you_mean(name, [EMBEDDED]):
         raise UserError(f"--model {name}: no such model (did you mean '{EMBEDDED}'?)")
     return name, {}
@@ -256,7 +256,8 @@ def load_adapter(model: "PreTrainedModel", folder: Path, *, trainable: bool = Tr
     from safetensors import SafetensorError
 
     if not (folder / "adapter_config.json").is_file():
-        raise UserError(f"--adapter {folder}: no adapter_config.json there")
+        where = counted_from(folder)
+        raise UserError(f"--adapter {folder}: no adapter_config.json there{where}")
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise UserError(
             f"--adapter {folder}: no {ADAPTER_WEIGHTS}; adapters are read from safetensors only"
@@ -335,6 +336,7 @@ def _load(name: str, part: str, where: str, options: dict[str, Any]) -> Any:
     offline = " (HF_HUB_OFFLINE is set)" * (os.environ.get("HF_HUB_OFFLINE", "0") not in ("", "0"))
     raise UserError(
         f"--model {name}: no such folder, and the hub gives no such model{offline}: {reason}"
+        f"{counted_from(name)}"
     )
 
 
@@ -342,7 +344,7 @@ def _check_gguf(path: Path) -> None:
     from importlib.util import find_spec
 
     if not path.is_file():
-        raise UserError(f"--model {path}: no such file")
+        raise UserError(f"--model {path}: no such file{counted_from(path)}")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise UserError(f"--model {path}: not a GGUF file (it does not begin with GGUF)")
