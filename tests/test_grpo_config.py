@@ -11,8 +11,8 @@ from trl import GRPOConfig
 from ragen2_cli.config import load_config
 from ragen2_cli.errors import UserError
 from ragen2_cli.training import gpus
+from ragen2_cli.training.devices import resolve_device
 from ragen2_cli.training.grpo_config import SETTINGS, grpo_config
-from ragen2_cli.training.models import resolve_device
 
 
 def translated(trl: dict[str, Any], **flags: Any) -> GRPOConfig:

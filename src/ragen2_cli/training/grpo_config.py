@@ -9,7 +9,7 @@ from trl import GRPOConfig
 from ragen2_cli.config import Config
 from ragen2_cli.errors import UserError, did_you_mean
 from ragen2_cli.rollout.template import STOP_TEXT
-from ragen2_cli.training.models import resolve_device
+from ragen2_cli.training.devices import resolve_device
 from ragen2_cli.training.weights import autocasts
 
 SETTINGS = {

@@ -11,7 +11,8 @@ from ragen2_cli.rollout.engine import EpisodeId, Trajectory, rollout
 from ragen2_cli.rollout.policies import TransformersPolicy
 from ragen2_cli.rollout.policy import Policy
 from ragen2_cli.rollout.template import ChatTemplate
-from ragen2_cli.training.models import LoadedPolicy, context_length, resolve_device
+from ragen2_cli.training.devices import resolve_device
+from ragen2_cli.training.models import LoadedPolicy, context_length
 from ragen2_cli.training.preflight import build_env, limits_of
 from ragen2_cli.training.seeding import episode_seed
 

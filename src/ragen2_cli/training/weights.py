@@ -12,12 +12,10 @@ from typing import Any
 import torch
 
 from ragen2_cli.config import Config
+from ragen2_cli.training.devices import Dtype, resolve_device, resolve_dtype
 from ragen2_cli.training.models import (
-    Dtype,
     LoadedPolicy,
     attach_lora,
-    resolve_device,
-    resolve_dtype,
     train_fully,
 )
 
