@@ -149,7 +149,8 @@ def test_runs_of_equal_seed_are_compared_within_it_by_default() -> None:
 def test_levels_are_what_varies_over_arms() -> None:
     assert default_levels(seeded(1)) == []  # a run per seed leaves nothing within it
     assert default_levels(seeded(1, noise=(0, 20))) == ["env.stochasticity"]
-    assert default_levels(seeded(2, noise=(0, 20))) == ["env.stochasticity", "seed"]
+    assert default_levels(seeded(2, noise=(0, 20))) == ["env.stochasticity"]  # pairs within seeds
+    assert default_levels(seeded(3, noise=(0, 20))) == ["env.stochasticity", "seed"]
 
 
 def test_the_figure_shows_the_correlation_within_seeds(tmp_path: Path) -> None:

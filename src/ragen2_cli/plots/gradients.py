@@ -75,11 +75,12 @@ def draw(rows: Sequence[Row]) -> Figure:
     for row in rows:
         arms.setdefault(_coefficients(row), []).append(row)
     lines = max(len(arms), 1)
-    figure, grid = style.canvas(2.6 * len(panels), 1.0 + 2.5 * lines, lines, len(panels))
+    width = 2.6 * len(panels) + 0.8 * (lines > 1)
+    figure, grid = style.canvas(width, 1.0 + 2.5 * lines, lines, len(panels))
     for line, (arm, chosen) in zip(grid, arms.items() or [("", [])], strict=True):
         _draw_arm(line, panels, chosen)
         if lines > 1:
-            style.labels(line[0], y=f"{fill(arm, 30)}\n\n{SPREADS[chosen[0]['score']]}")
+            line[0].set_ylabel(f"{fill(arm, 30)}\n\n{SPREADS[chosen[0]['score']]}", fontsize=9)
     style.head(figure, "Gradients by reward spread", list(grid.flat))
     style.caption(figure, _about(rows, arms))
     return figure

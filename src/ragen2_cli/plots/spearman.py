@@ -119,5 +119,5 @@ def _about(rows: Sequence[Row]) -> str:
     )
     return (
         f"n = {n} {'pair' if n == '1' else 'pairs'} from {counted(runs, 'run')}, "
-        f"{rows[0]['scope']}. {bars} The published values come without n or interval."
+        f"{rows[0]['scope']}. {bars} The published values are pooled, without n or interval."
     )

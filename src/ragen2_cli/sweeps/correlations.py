@@ -119,16 +119,17 @@ def _level(log: RunLog, key: str) -> str:
 
 
 def default_levels(pool: Sequence[RunLog]) -> list[str]:
-    """Return those of ``LEVELS`` that vary, while a level holds two runs or more on average.
+    """Return those of ``LEVELS`` that vary, while a level holds more than two runs on average.
 
-    So the seed is one where several arms ran the same seeds, and is not one of a single arm.
+    So the seed is one where several arms ran the same seeds. Of two runs a level would only know
+    which is the better one.
     """
     settings = [flat(log.config) for log in pool]
     chosen: list[str] = []
     levels = 1
     for key in LEVELS:
         found = len({tuple(one[name] for name in (*chosen, key)) for one in settings})
-        if levels < found <= len(pool) / 2:
+        if levels < found < len(pool) / 2:
             chosen, levels = [*chosen, key], found
     return chosen
 
@@ -143,8 +144,8 @@ def correlate(
     """Correlate every diagnostic with success, pooled and within levels.
 
     Within levels, ranks lose their level's mean. The bootstrap resamples runs, never checkpoints.
-    Runs of equal seed are not independent of each other, for which the pooled interval and p make
-    no allowance: read them with the rows within seeds. There, what is left varies between arms, so
+    Runs of equal seed are not independent of each other, for which interval and p make no
+    allowance unless the seed is among the levels. There, what is left varies between arms, so
     that whole arms are resampled, and exchanged for p where all have the same seeds.
 
     Args:
