@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from ragen2_cli.errors import UserError
+from ragen2_cli.training.devices import resolve_device, resolve_dtype
 from ragen2_cli.training.embedded.tokenizer import build_tokenizer
 from ragen2_cli.training.embedded.warm_start import WarmStart, make_model
 from ragen2_cli.training.models import (
@@ -16,8 +17,6 @@ from ragen2_cli.training.models import (
     load_policy,
     prepare_tokenizer,
     require_trainable,
-    resolve_device,
-    resolve_dtype,
 )
 
 TINY = WarmStart(width=16, layers=1, heads=2, mlp=32)
