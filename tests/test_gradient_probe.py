@@ -25,6 +25,7 @@ from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode
 from ragen2_cli.training.gradient_batch import ProbeSettings
 from ragen2_cli.training.gradient_probe import probe, report_json
+from ragen2_cli.training.gradient_runs import analyze_batch
 from ragen2_cli.training.preflight import require_analyzed
 
 
@@ -219,6 +220,32 @@ def test_loss_scaling_and_soft_weights_are_those_of_training() -> None:
     assert row(report, "all").norms.task == pytest.approx(
         row(whole, "all").norms.task * cubes / sum(range(8))
     )
+
+
+def test_a_run_is_analyzed_under_its_own_scaling() -> None:
+    # As above: 2 of 8 groups kept, their soft weights 36/49 and 49/49.
+    rows = groups(*([float(k), 0.0] for k in range(8)))
+
+    def kept(**changes):
+        flags = {"rollout.group_size": 2, "filter.strategy": "top-k-abs", "filter.value": 2}
+        content = analyze_batch(
+            TwoParameters([0.0, 0.3]),
+            load_config(flags={**flags, **changes}),
+            rows,
+            step=1,
+            source="training batch",
+            max_completion_length=1,
+        )
+        table = next(
+            one for one in content["tables"] if one["filtered"] and one["scale_rewards"] == "none"
+        )
+        return table["rows"][-1]["norms"]["batch"]["task"], content["filter"]
+
+    task, said = kept()
+    assert said == "top-k-abs 2"
+    scaled, said = kept(**{"filter.loss_scaling": "linear", "filter.soft": True})
+    assert said == "top-k-abs 2, soft, linear loss scaling"
+    assert scaled == pytest.approx(task * 2 / 8 * (6**3 + 7**3) / 49 / 13)
 
 
 def lora_model():
