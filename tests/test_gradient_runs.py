@@ -137,3 +137,23 @@ def test_a_run_with_a_critic_shows_its_gradient(tmp_path: Path) -> None:
     at_one, _ = analyze_run(run, checkpoint=1, groups=4)
     assert at_one["tables"] != at_two["tables"]
     assert digest(run.path) == before
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"algorithm.credit": "turn"},
+        {"algorithm.name": "grpo", "algorithm.credit": "turn", "filter.soft": True},
+        {"algorithm.name": "ppo", "algorithm.whiten": False},
+    ],
+)
+def test_what_the_filter_keeps_has_the_gradient_that_trains(tmp_path: Path, flags) -> None:
+    # Without regularizers the trainer's own gradient is the task gradient of the kept rows.
+    flags = {"algorithm.entropy": 0.0, "algorithm.kl": 0.0, "rollout.prompts": 8, **flags}
+    run = train(tmp_path / "run", **{**flags, "steps": 1, "diagnostics.gradients_every": 1})
+    content = json.loads((run.path / "gradients" / "step-000001.json").read_text())
+    own = [t for t in content["tables"] if t["scale_rewards"] == content["scale_rewards"]]
+    (kept,) = (table["rows"][-1]["norms"]["batch"]["task"] for table in own if table["filtered"])
+    (row,) = run.read_steps()
+    assert kept > 0
+    assert row.grad_norm == pytest.approx(kept, rel=1e-5)
