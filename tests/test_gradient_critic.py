@@ -15,6 +15,7 @@ from ragen2_cli.training.gradient_critic import CriticProbe, batch_of
 from ragen2_cli.training.gradient_probe import probe, report_json
 from tiny_trl import tiny_model
 
+ALL = np.arange(4)
 PLAIN = CreditRules(settings=CriticSettings(whiten=False))
 
 
@@ -54,7 +55,7 @@ def test_a_dead_group_has_a_task_gradient_under_gae_and_none_in_its_group():
     model = tiny_model()
     found = CriticProbe(critic_of(model), PLAIN, two_groups())
     # a silent critic: every token's advantage is the return
-    assert [set(row[[0, 1, 3]]) for row in found.advantages_N] == [{2.0}, {2.0}, {1.0}, {0.0}]
+    assert [set(row[[0, 1, 3]]) for row in found.advantages(ALL)] == [{2.0}, {2.0}, {1.0}, {0.0}]
     settings = ProbeSettings(loss_type="dapo", scales=("none",), buckets=2)
     report = probe(model, two_groups(), 2, settings, critic=found)
     low = {scale: rows[0] for scale, rows in report.tables.items()}
@@ -71,7 +72,7 @@ def test_the_task_gradient_is_that_of_the_advantages():
     settings = ProbeSettings(loss_type="dapo", scales=("none",), buckets=2)
     report = probe(model, episodes, 2, settings, critic=found)
     loss = torch.zeros(())
-    for one, advantage in zip(episodes, found.advantages_N, strict=True):
+    for one, advantage in zip(episodes, found.advantages(ALL), strict=True):
         ids = torch.tensor([[*one.prompt_ids, *one.completion_ids]])
         logs = torch.log_softmax(model(input_ids=ids).logits, -1)
         logps = logs[:, :-1].gather(-1, ids[:, 1:, None])[0, len(one.prompt_ids) - 1 :, 0]
@@ -144,17 +145,23 @@ def test_unscored_rows_and_observations_do_not_count():
     episodes = two_groups()
     lost = [*episodes[:3], episode(None, (8, 8, 7, 5))]
     found = CriticProbe(critic_of(tiny_model(), 0.3), PLAIN, lost)
-    assert not found.advantages_N[3].any()
+    assert not found.advantages(ALL)[3].any()
     assert not gradient(found, 3).any()
-    assert all(row[2] == 0 for row in found.advantages_N)
+    assert all(row[2] == 0 for row in found.advantages(ALL))
 
 
-def test_whitening_is_over_the_batch():
+def test_whitening_is_over_the_rows_that_are_trained_on():
     rules = CreditRules(settings=CriticSettings(whiten=True))
     found = CriticProbe(critic_of(tiny_model()), rules, two_groups())
-    own = np.concatenate([np.delete(row, 2) for row in found.advantages_N])
+    own = np.concatenate([np.delete(row, 2) for row in found.advantages(ALL)])
+    none = np.concatenate([np.delete(row, 2) for row in found.advantages(ALL[:0])])
+    assert none.tolist() == own.tolist()
     assert own.mean() == pytest.approx(0, abs=1e-12)
     assert own.std(ddof=1) == pytest.approx(1)
+    # Rows 2 and 3 have three tokens each, of 1 and 0: mean 1/2, variance 6/4/5 = 0.3. Row 0 has 2.
+    kept = found.advantages(ALL[2:])
+    assert [row[0] for row in kept] == pytest.approx(np.array([1.5, 1.5, 0.5, -0.5]) / 0.3**0.5)
+    assert not np.concatenate(found.advantages(ALL[:2])[:2]).any()  # both earned 2 throughout
 
 
 def test_the_json_names_both_ways_and_the_critics_norm():

@@ -144,7 +144,7 @@ def test_a_run_with_a_critic_shows_its_gradient(tmp_path: Path) -> None:
     [
         {"algorithm.credit": "turn"},
         {"algorithm.name": "grpo", "algorithm.credit": "turn", "filter.soft": True},
-        {"algorithm.name": "ppo", "algorithm.whiten": False},
+        {"algorithm.name": "ppo"},
     ],
 )
 def test_what_the_filter_keeps_has_the_gradient_that_trains(tmp_path: Path, flags) -> None:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ragen2_cli.core.advantages import NO_TURN, Floats, estimate, whiten
+from ragen2_cli.core.advantages import NO_TURN, Floats, Moments, estimate, whiten
 from ragen2_cli.records import Episode
 from ragen2_cli.training.compaction import Batch, row_lengths, take_rows, trim_padding
 from ragen2_cli.training.credit import CreditRules, turns_of
@@ -16,14 +16,7 @@ from ragen2_cli.training.logprobs import chunk_by_length
 
 
 class CriticProbe:
-    """What a critic says about a batch of episodes, and what each of them would teach it.
-
-    Attributes:
-        advantages_N: Of each row's completion tokens, as the run's loss takes them; whitened, where
-            the run does that, by the moments of this whole batch.
-    """
-
-    advantages_N: list[Floats]
+    """What a critic says about a batch of episodes, and what each of them would teach it."""
 
     def __init__(
         self,
@@ -46,14 +39,23 @@ class CriticProbe:
         found = estimate(
             turns.rewards_N_K, values.cpu().numpy(), turn_N_C, rules.credit, rules.discounts
         )
-        advantages = found.advantages_N_T
-        if rules.settings is not None and rules.settings.whiten:
-            advantages = whiten(advantages, own)
+        self._whitens = rules.settings is not None and rules.settings.whiten
+        self._lengths = [len(one.completion_ids) for one in episodes]
+        self._advantages = found.advantages_N_T
         self._own, self._returns = torch.as_tensor(own), torch.as_tensor(found.returns_N_T)
-        self.advantages_N = [
-            row[: len(episode.completion_ids)]
-            for row, episode in zip(advantages, episodes, strict=True)
-        ]
+
+    def advantages(self, trained: NDArray[np.int64]) -> list[Floats]:
+        """Return those of every row's completion tokens, as the run's loss takes them.
+
+        Args:
+            trained: The rows that are trained on: where the run whitens, their tokens get mean 0
+                and standard deviation 1, and the others' are shifted and scaled alike. All if none.
+        """
+        found, own = self._advantages, self._own.numpy()
+        if self._whitens:
+            rows = trained if trained.size else np.arange(len(found))
+            found = whiten(found, own, Moments.of(found[rows], own[rows]))
+        return [row[:length] for row, length in zip(found, self._lengths, strict=True)]
 
     def __call__(self, rows: NDArray[np.int64]) -> Iterator[Sequence[Tensor]]:
         """Yield gradients that add up to that of some rows' value loss.

@@ -108,9 +108,10 @@ def probe(
         raise UserError("gradients: the policy has no trainable parameter")
     batch = ProbeBatch.of(episodes, group_size, settings, spread_of_outcome=spread_of_outcome)
     scales: tuple[str, ...] = settings.scales
-    if critic is not None:
-        batch.advantage_N["gae"], scales = critic.advantages_N, ("gae", *settings.scales)
     chosen = (group_filter or GroupFilter(strategy="none")).select(batch.spread_P_G)
+    if critic is not None:
+        advantages = critic.advantages(batch.rows_of(chosen.kept))
+        batch.advantage_N["gae"], scales = advantages, ("gae", *settings.scales)
     if settings.soft:
         batch.weigh(chosen.weight_P)
     kept_P = np.isin(np.arange(len(batch.dead_P)), chosen.kept)
