@@ -7,6 +7,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import typer
+
+from ragen2_cli.app import app
 
 HEAVY = ("torch", "trl", "transformers", "peft", "scipy", "matplotlib", "datasets", "pandas")
 COMMANDS = (
@@ -132,3 +135,37 @@ def test_a_group_without_a_command_shows_its_help() -> None:
     done = run("models")
     assert done.returncode == 2
     assert done.stderr.startswith("Usage: ")
+
+
+@pytest.mark.parametrize("command", [["diagnose"], ["analyze", "entropy"]], ids=" ".join)
+def test_an_internal_error_is_exit_1_without_the_values_of_locals(command: list[str]) -> None:
+    # case 46
+    code = (
+        "import sys\n"
+        "from ragen2_cli import runs\n"
+        "from ragen2_cli.app import main\n"
+        "def broken(*arguments):\n"
+        "    hidden = 'of-a-local'.join(['value-', ''])\n"
+        "    raise RuntimeError('planted')\n"
+        "runs.find = broken\n"
+        f"sys.argv = {['ragen2', *command]!r}\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Traceback")
+    assert done.stderr.endswith("RuntimeError: planted\n")
+    assert "value-of-a-local" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_brackets_in_help_are_not_eaten() -> None:
+    # case 46
+    assert "[sweep] table" in " ".join(run("sweep", "--help").stdout.split())
+    found = [typer.main.get_command(app)]
+    for command in found:
+        assert vars(command)["rich_markup_mode"] is None, command.name
+        found += vars(command).get("commands", {}).values()
+    assert len(found) > len(COMMANDS)

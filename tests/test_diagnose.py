@@ -44,7 +44,7 @@ APP = typer.Typer(rich_markup_mode=None)
 APP.command()(diagnose)
 
 SECTION_4 = (
-    *("rows", "groups", "prompts", "reward_mean", "reward_std", "dead_groups", "dead_share"),
+    *("rows", "groups", "prompts", "reward_mean", "reward_std", "dead_groups", "dead_ratio"),
     *("reward_f_ratio", "reward_f_pvalue", "prefix_mi", "prefix_mi_zscore"),
     *("prefix_conditional_entropy", "unique_prefix_rate", "reasoning_words", "valid_reasoning"),
     *("sentence_duplication", "repeated_5gram_mass", "unique_token_ratio"),
@@ -169,6 +169,17 @@ def test_json_is_the_only_output_and_csv_and_plot_are_written(doors, tmp_path, m
     lines = table.read_text().splitlines()
     assert lines[0].startswith("step,rows,groups,prompts")
     assert len(lines) == 7
+
+
+def test_csv_and_plot_make_their_folders_and_say_what_was_written(doors, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = invoke(doors.log, "--csv", "new/m.csv", "--plot", "deep/plane")
+    assert result.stderr.splitlines()[-2:] == ["wrote new/m.csv", "wrote deep/plane.png"]
+    assert (tmp_path / "deep" / "plane.png").is_file()
+    assert "wrote deep/regimes.png" in invoke(doors.log, "--plot", "deep").stderr
+    head = (tmp_path / "new" / "m.csv").read_text().splitlines()[0].split(",")
+    assert "dead_ratio" in head
+    assert "dead_share" not in head
 
 
 def test_plot_without_data_says_so():

@@ -4,8 +4,7 @@ import pytest
 from ragen2_cli.envs import make
 from ragen2_cli.envs.session import Limits, Session
 from ragen2_cli.envs.sokoban import Sokoban
-from ragen2_cli.envs.stochastic import RandomAction, RandomReward, parse_level
-from ragen2_cli.errors import UserError
+from ragen2_cli.envs.stochastic import RandomAction, RandomReward
 
 
 def test_slip_sets_the_option_and_keeps_the_board():
@@ -100,17 +99,3 @@ def test_the_coin_belongs_to_the_rollout():
     outcomes = [play(env, 2, noise, solve=True)[1] for noise in range(16)]
     assert set(outcomes) == {0.0, 1.0}
     assert outcomes == [play(env, 2, noise, solve=True)[1] for noise in range(16)]
-
-
-@pytest.mark.parametrize(
-    ("text", "level"),
-    [("20", 0.2), ("20%", 0.2), (20, 0.2), ("0.5", 0.005), (100, 1.0), ("0", 0.0), (" 2 %", 0.02)],
-)
-def test_levels_are_percent(text, level):
-    assert parse_level(text) == pytest.approx(level)
-
-
-@pytest.mark.parametrize("text", ["101", "-1", "many", "", "nan", "inf"])
-def test_other_levels_are_refused(text):
-    with pytest.raises(UserError, match="percentage from 0 to 100"):
-        parse_level(text)

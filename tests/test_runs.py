@@ -251,6 +251,14 @@ def test_rows_come_back_equal(tmp_path):
     assert (row["mi"], row["text"]) == (3.1, "a lone \ud800 surrogate")
 
 
+def test_the_older_name_of_dead_groups_is_read(tmp_path):
+    run = new_run(tmp_path / "a")
+    run.append_diagnostics({"step": 1, "dead_share": 0.25})
+    run.append_diagnostics({"step": 2, "dead_ratio": 0.5})
+    assert [row["dead_ratio"] for row in run.read_diagnostics()] == [0.25, 0.5]
+    assert "dead_share" not in run.read_diagnostics()[0]
+
+
 def test_nan_and_infinity_are_null_in_the_file(tmp_path):
     run = new_run(tmp_path / "a")
     run.append_step(

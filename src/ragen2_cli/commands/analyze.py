@@ -160,7 +160,7 @@ def correlations(
 ) -> None:
     """Rank-correlate every diagnostic with held-out success over a pool of runs.
 
-    Example: ragen2 analyze correlations sweeps/demo --within env.stochasticity
+    Example: ragen2 analyze correlations sweeps/slip --within env.stochasticity
     """
     import sys
     from dataclasses import asdict

@@ -20,7 +20,7 @@ def compare(
 ) -> None:
     """Show what A has more than B, over pairs of equal seed, with intervals and n (seeds).
 
-    Example: ragen2 compare sweeps/demo@filter=top-p sweeps/demo@filter=none
+    Example: ragen2 compare sweeps/demo@filter.strategy=top-p sweeps/demo@filter.strategy=none
     """
     from ragen2_cli.sweeps.compare import compare as differences
     from ragen2_cli.sweeps.compare import differing_settings, pair_up, read_arm

@@ -49,7 +49,9 @@ def diagnose(
     watch: Annotated[
         bool, typer.Option("--watch", help="Live view of a run or sweep in progress.")
     ] = False,
-    plot: Annotated[Path | None, typer.Option(help="Draw the regime plane into this PNG.")] = None,
+    plot: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Draw the regime plane into this PNG.")
+    ] = None,
     csv: Annotated[Path | None, typer.Option(help="Write the metrics by step into a CSV.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
@@ -66,6 +68,7 @@ def diagnose(
         watch_run(target)
         return
     from ragen2_cli.commands.diagnosis import Scoring, diagnose_path
+    from ragen2_cli.commands.plot import figure_file
     from ragen2_cli.core.regimes import Thresholds
     from ragen2_cli.logs import Choice
     from ragen2_cli.logs.layout import parse_columns
@@ -94,7 +97,8 @@ def diagnose(
         report = diagnose_path(
             target, choice, scoring, limits, say=progress.say, progress=progress.update
         )
-    _write(report, plot=plot, csv=csv, json_=json_, quiet=quiet)
+    figure = None if plot is None else figure_file("regimes", target, plot)
+    _write(report, plot=figure, csv=csv, json_=json_, quiet=quiet)
 
 
 def _given(context: typer.Context) -> dict[str, str]:
@@ -152,12 +156,14 @@ def _write(report: Any, *, plot: Path | None, csv: Path | None, json_: bool, qui
 
     if csv is not None:
         with reported(f"cannot write {csv}"):
+            csv.parent.mkdir(parents=True, exist_ok=True)
             csv.write_text(as_csv(report), encoding="utf-8")
     if plot is not None:
         from ragen2_cli.plots.regimes import draw
 
         figure = draw(report.steps, report.verdict)
         with reported(f"cannot write {plot}"):
+            plot.parent.mkdir(parents=True, exist_ok=True)
             try:
                 figure.savefig(plot, dpi=120)
             except ValueError as error:

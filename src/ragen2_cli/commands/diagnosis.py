@@ -264,8 +264,8 @@ def _warnings(report: Report) -> list[str]:
                 f"response length fell sharply, {first:.1f} to {now:.1f} {report.length_unit}: "
                 "a behavioral sign of collapse"
             )
-    if last["dead_share"] is not None and last["dead_share"] > 0.5:
-        found.append(f"{last['dead_share']:.0%} of the groups are dead: they teach nothing")
+    if last["dead_ratio"] is not None and last["dead_ratio"] > 0.5:
+        found.append(f"{last['dead_ratio']:.0%} of the groups are dead: they teach nothing")
     if last["duplication_flagged"] and last["duplication_flagged"] > 0.1:
         found.append(f"{last['duplication_flagged']:.0%} of the reasonings repeat their sentences")
     if last["prompts"] == 1:

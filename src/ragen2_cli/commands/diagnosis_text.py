@@ -16,7 +16,7 @@ SHOWN_STEPS = 6
 METRICS = (
     ("reward_mean", "reward, mean"),
     ("reward_std", "reward spread within groups"),
-    ("dead_share", "dead groups"),
+    ("dead_ratio", "dead groups"),
     ("reward_f_ratio", "reward F ratio (about 1: no dependence)"),
     ("reward_f_pvalue", "  its permutation p"),
     ("mi_estimate", "mutual information, nats a token"),
@@ -42,7 +42,7 @@ METRICS = (
     ("think_unclosed", "  not closed"),
     ("think_repeated", "  repeated"),
 )
-_SHARES = {"dead_share", "valid_reasoning", "truncated", "unique_prefix_rate", "ungrounded_facts"}
+_SHARES = {"dead_ratio", "valid_reasoning", "truncated", "unique_prefix_rate", "ungrounded_facts"}
 _SHARES |= {"think_missing", "think_unclosed", "think_repeated"}
 
 

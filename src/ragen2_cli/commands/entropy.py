@@ -184,4 +184,5 @@ def _write(path: Path, courses: "Sequence[Course]") -> None:
     writer.writeheader()
     writer.writerows(table)
     with reported(f"cannot write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.getvalue(), encoding="utf-8")

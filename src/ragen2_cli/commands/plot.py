@@ -64,7 +64,7 @@ def plot(
     written = []
     runs: list[dict[str, Any]] = []
     for each in kinds:
-        file = _file(each, chosen[0], out, format_, folder=kind == "all")
+        file = figure_file(each, chosen[0], out, format_, folder=kind == "all")
         try:
             rows, figure = figures.make(each, chosen, step, say)
         except UserError as error:
@@ -88,7 +88,18 @@ def plot(
         typer.echo("\n".join(written))
 
 
-def _file(kind: str, first: Path, out: str | None, form: str, *, folder: bool) -> Path:
+def figure_file(
+    kind: str, first: Path, out: str | None, form: str = "png", *, folder: bool = False
+) -> Path:
+    """Return where a figure goes: below the path it is of, or where it was asked for.
+
+    Args:
+        kind: Its name, which is that of the file in a folder.
+        first: What it is drawn from.
+        out: A file, whose suffix may be missing, or a folder: one that is there or ends with ``/``.
+        form: The suffix.
+        folder: Whether ``out`` is a folder in any case.
+    """
     if out is None:
         return (first.parent if first.is_file() else first) / "figures" / f"{kind}.{form}"
     path = Path(out)

@@ -56,6 +56,9 @@ def sweep(
     credit: Annotated[str | None, typer.Option(help="episode,turn,bi-level.")] = None,
     kl: Annotated[str | None, typer.Option(help="KL coefficients.")] = None,
     entropy: Annotated[str | None, typer.Option(help="Entropy bonus coefficients.")] = None,
+    entropy_target: Annotated[
+        str | None, typer.Option(help="Targets of the adaptive entropy coefficient, or none.")
+    ] = None,
     seal: Annotated[str | None, typer.Option(help="SEAL coefficients.")] = None,
     group_size: Annotated[str | None, typer.Option(help="Rollouts per prompt.")] = None,
     prompts: Annotated[str | None, typer.Option(help="Prompt groups in a batch.")] = None,
@@ -112,6 +115,7 @@ def sweep(
         "credit": credit,
         "kl": kl,
         "entropy": entropy,
+        "entropy-target": entropy_target,
         "seal": seal,
         "group-size": group_size,
         "prompts": prompts,

@@ -123,7 +123,7 @@ def batch_metrics(
 
     - ``rows``, ``groups``, ``prompts``, ``rows_without_score``
     - ``reward_mean``; ``reward_std`` (mean over groups of the sample standard deviation);
-      ``dead_groups`` and ``dead_share``
+      ``dead_groups`` and ``dead_ratio``
     - ``reward_f_ratio``, ``reward_f_pvalue``, ``prefix_mi``, ``prefix_mi_zscore``,
       ``prefix_conditional_entropy``, ``unique_prefix_rate`` (see ``core.surface``; the symbols
       are words) and, where token ids are known, ``prefix_mi_token``, ``prefix_mi_zscore_token``
@@ -167,7 +167,7 @@ def _group_metrics(rewards_N: np.ndarray, groups_N: list[Hashable]) -> dict[str,
     """Return mean reward, mean spread and dead groups; None without a scored row."""
     scored = rewards_N[~np.isnan(rewards_N)]
     if not scored.size:
-        return dict.fromkeys(("reward_mean", "reward_std", "dead_groups", "dead_share"))
+        return dict.fromkeys(("reward_mean", "reward_std", "dead_groups", "dead_ratio"))
     members: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups_N):
         members.setdefault(group, []).append(index)
@@ -181,7 +181,7 @@ def _group_metrics(rewards_N: np.ndarray, groups_N: list[Hashable]) -> dict[str,
         "reward_mean": float(scored.mean()),
         "reward_std": float(spread.mean()) if spread.size else None,
         "dead_groups": dead,
-        "dead_share": dead / len(members),
+        "dead_ratio": dead / len(members),
     }
 
 

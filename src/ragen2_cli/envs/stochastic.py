@@ -20,21 +20,6 @@ from ragen2_cli.errors import UserError, did_you_mean
 KINDS = ("slip", "action", "reward")
 
 
-def parse_level(text: str | float) -> float:
-    """Return a level as a fraction: ``20``, ``"20"`` and ``"20%"`` are 0.2, ``0.5`` is 0.005.
-
-    Raises:
-        UserError: When it is no number from 0 to 100.
-    """
-    try:
-        percent = float(str(text).strip().removesuffix("%"))
-    except ValueError:
-        percent = -1.0
-    if not 0 <= percent <= 100:
-        raise UserError(f"stochasticity is a percentage from 0 to 100, for example 20%; not {text}")
-    return percent / 100
-
-
 def check_kind(kind: str) -> None:
     """Refuse an unknown kind.
 

@@ -304,7 +304,7 @@ class RunDirectory:
         return list(self._records(EVALUATIONS, Evaluation))
 
     def read_diagnostics(self) -> list[dict[str, Any]]:
-        """Return all rows of diagnostics.jsonl as written; raises as ``read_steps``."""
+        """Return all rows of diagnostics.jsonl under today's names; raises as ``read_steps``."""
         return jsonl.measurements(self.path / DIAGNOSTICS)
 
     def _records(self, name: str, cls: type) -> Iterator[Any]:

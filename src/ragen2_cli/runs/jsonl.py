@@ -202,11 +202,16 @@ def _required_floats(cls: type) -> frozenset[str]:
 
 
 def measurements(path: Path) -> list[dict[str, Any]]:
-    """Return rows whose ``step`` is a whole number; raises as ``read``, and for any other row."""
+    """Return rows whose ``step`` is a whole number; raises as ``read``, and for any other row.
+
+    Rows of older releases call ``dead_ratio`` by the name of a setting, ``dead_share``.
+    """
     rows = list(read(path))
     for number, row in enumerate(rows, start=1):
         if not isinstance(row.get("step"), int):
             raise UserError(f"{path}: line {number}: no 'step' with a whole number")
+        if "dead_share" in row:
+            row["dead_ratio"] = row.pop("dead_share")
     return rows
 
 

@@ -72,6 +72,11 @@ def toml_value(text: str) -> Any:
         return text
 
 
+def number_or_none(text: str) -> Any:
+    """Return a value written in TOML, or None for ``none``."""
+    return None if text == "none" else toml_value(text)
+
+
 def stochasticity_axis(text: str) -> Axis:
     """Read percent levels such as ``0,20,50%``; 0.5 means half a percent.
 

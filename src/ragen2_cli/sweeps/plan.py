@@ -11,6 +11,7 @@ from ragen2_cli.records import Cell
 from ragen2_cli.sweeps.axes import (
     Axis,
     filter_axis,
+    number_or_none,
     over_axis,
     seeds_of,
     stochasticity_axis,
@@ -28,6 +29,9 @@ AXES = {
     "credit": lambda text: values_axis("credit", "algorithm.credit", text, str),
     "kl": lambda text: values_axis("kl", "algorithm.kl", text),
     "entropy": lambda text: values_axis("entropy", "algorithm.entropy", text),
+    "entropy-target": lambda text: values_axis(
+        "entropy-target", "algorithm.entropy_target", text, number_or_none
+    ),
     "seal": lambda text: values_axis("seal", "seal.coefficient", text),
     "group-size": lambda text: values_axis("group-size", "rollout.group_size", text),
     "prompts": lambda text: values_axis("prompts", "rollout.prompts", text),
