@@ -406,7 +406,7 @@ def test_a_figure_of_a_sweep_lies_beside_the_numbers_of_its_runs(tmp_path: Path)
     logs = pool(3)
     logs[0] = replace(logs[0], diagnostics=(), evaluations=logs[0].evaluations[:1])
     write_sweep(sweep, logs)
-    plot("curves", [sweep], tmp_path / "c.png", "png", None, False)
+    plot("curves", [sweep], str(tmp_path / "c.png"), "png", None, False)
     with (tmp_path / "c.runs.csv").open(newline="") as table:
         rows = list(csv.DictReader(table))
     assert [row["run"] for row in rows] == [each.name for each in logs]
