@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from ragen2_cli.app import app
+from ragen2_cli.commands.diagnosis import Scoring, _load
 from ragen2_cli.config import load_config
 from ragen2_cli.errors import UserError
 from ragen2_cli.records import Episode, Turn
@@ -129,6 +130,15 @@ def test_the_base_follows_the_adapter(run: Path, tmp_path: Path, env: str) -> No
     file.write_text(json.dumps(content))
     loaded = load_policy("embedded", device="cpu", adapter=tmp_path / "words", env=env)
     assert loaded.notes == ("the adapter was trained on my-policy; here it is put on embedded",)
+
+
+def test_a_run_is_scored_by_the_variant_of_its_environment(tmp_path: Path) -> None:
+    config = load_config(flags={"env.name": "bandit"})
+    bandit = RunDirectory.create(tmp_path / "run", config.model_dump(mode="json"))
+    loaded = _load(bandit.path, Scoring(model="embedded"), own_run=True)
+    name = "model.embed_tokens.weight"
+    words = load_file(embedded_folder("bandit") / "model.safetensors")[name]
+    assert torch.equal(loaded.model.state_dict()[name].cpu(), words)
 
 
 def test_a_run_evaluates_elsewhere_on_its_own_base(run: Path) -> None:

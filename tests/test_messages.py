@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from log_helpers import log, write
 from ragen2_cli.commands.compare import compare
-from ragen2_cli.commands.diagnosis import Scoring, diagnose_path
+from ragen2_cli.commands.diagnosis import Scoring, _next_step, diagnose_path
 from ragen2_cli.commands.tables import train_summary
 from ragen2_cli.config.load import known_keys, parse_set
 from ragen2_cli.core.regimes import Thresholds
@@ -137,6 +137,20 @@ def test_the_next_hint_fits_the_run(tmp_path: Path, finished: bool, said: str) -
     report = diagnose_path(made.path, Choice(), Scoring(), Thresholds())
     assert report.verdict["regime"] == "diverse"
     assert report.verdict["next_step"].startswith(said.format(path=f"'{made.path}'"))
+
+
+@pytest.mark.parametrize(("finished", "final"), [(True, 0), (False, "STEP")])
+def test_an_unfinished_run_has_no_final_adapter_to_advise(
+    tmp_path: Path, finished: bool, final: int | str
+) -> None:
+    record = log()
+    made = write(tmp_path / "run", replace(record, summary=record.summary if finished else None))
+    little = {"regime": "not enough data", "basis": "text", "measurements": 2}
+    said = _next_step(little, made.path, own_run=True)
+    assert said.startswith(f"ragen2 diagnose {made.path} --checkpoint {final}  #")
+    said = _next_step({"regime": "compressed"}, made.path, own_run=True)
+    step = "" if finished else " --checkpoint STEP"
+    assert said.startswith(f"ragen2 evaluate {made.path}{step}  #")
 
 
 def test_seconds_say_what_they_count_after_a_resume() -> None:
