@@ -200,6 +200,12 @@ def test_one_of_our_runs(tmp_path):
     # Steps 20, 60 and 100 are just below a top; of two turns one has no answer.
     assert found["patterns"][DUPLICATION]["during"] > 0.5
     assert found["patterns"]["tag_faults"]["before"] == 0.5
+    # What names columns is for logs; beside a log a run is read all the same.
+    for option in ({"columns": "prompt=p"}, {"entropy": "e"}):
+        with pytest.raises(UserError, match=f"--{next(iter(option))} is for logs; .* is a run"):
+            read([run.path], **option)
+    (tmp_path / "wandb.csv").write_text("step,e\n1,0.5\n2,0.6\n")
+    assert len(read([run.path, tmp_path / "wandb.csv"], entropy="e")) == 2
 
 
 def test_separation_is_drawn_where_it_was_measured(tmp_path):

@@ -468,6 +468,7 @@ def test_plot_all_works_without_a_display(tmp_path: Path) -> None:
     [
         (["plot", "curves", "nowhere"], "no run at nowhere"),
         (["plot", "curve", "x"], "curves"),
+        (["plot", "curves", "x", "--step", "5"], "--step: curves has no single step"),
         (["compare", "nowhere", "nowhere"], "no run at nowhere"),
         (["analyze", "correlations", "nowhere"], "no run at nowhere"),
         (["sweep", "--seeds", "1,1"], "seed 1 is there twice"),

@@ -61,7 +61,7 @@ def read(
     from ragen2_cli.logs.courses import read_course
     from ragen2_cli.logs.layout import parse_columns
     from ragen2_cli.runs import find
-    from ragen2_cli.runs.kinds import is_sweep
+    from ragen2_cli.runs.kinds import is_run, is_sweep
     from ragen2_cli.sweeps.folder import SweepDirectory
 
     def say(text: str) -> None:
@@ -78,6 +78,9 @@ def read(
             found += ended
         else:
             found.append(path)
+    if (columns or entropy) and all(is_run(path) for path in found):
+        flag = "--columns" if columns else "--entropy"
+        raise UserError(f"{flag} is for logs; {found[0]} is a run, whose files say it")
     choice = Choice(columns=parse_columns(columns or ""))
     return [read_course(path, choice, entropy=entropy) for path in found]
 

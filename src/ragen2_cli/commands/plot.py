@@ -38,7 +38,8 @@ def plot(
         Literal["png", "pdf", "svg"], typer.Option("--format", help="File format.")
     ] = "png",
     step: Annotated[
-        int | None, typer.Option(help="The step of filter and gradients; the last by default.")
+        int | None,
+        typer.Option(help="The step of filter and gradients (default: last), or of heatmap."),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the files' names as JSON.")] = False,
 ) -> None:
@@ -59,6 +60,8 @@ def plot(
             sys.stderr.write(f"{text}\n")
         said.add(text)
 
+    if step is not None and kind not in ("all", "filter", "gradients", "heatmap"):
+        raise UserError(f"--step: {kind} has no single step; filter, gradients and heatmap do")
     chosen = list(paths or [newest(say)])
     kinds = [*figures.READERS, "regimes"] if kind == "all" else [kind]
     written = []
