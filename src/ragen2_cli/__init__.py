@@ -13,9 +13,19 @@ _EXPORTS = {
     "GroupFilter": "ragen2_cli.core.filters",
     "SealLoss": "ragen2_cli.training.seal_loss",
     "SnrGRPOTrainer": "ragen2_cli.training.snr_trainer",
+    "run_table": "ragen2_cli.sweeps.tables",
+    "step_table": "ragen2_cli.sweeps.tables",
 }
 
-__all__ = ["CollapseMonitor", "GroupFilter", "SealLoss", "SnrGRPOTrainer", "__version__"]
+__all__ = [
+    "CollapseMonitor",
+    "GroupFilter",
+    "SealLoss",
+    "SnrGRPOTrainer",
+    "__version__",
+    "run_table",
+    "step_table",
+]
 
 
 def __getattr__(name: str) -> Any:
