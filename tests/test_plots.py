@@ -265,6 +265,9 @@ def test_sensitivity_pools_what_was_not_swept_on_its_axis() -> None:
         for k in range(2)
     ]
     assert {r["series"] for r in sensitivity.data(top_p)} == {"one arm per value"}
+    without = {"filter": {"strategy": "none"}}
+    top_p += [log(labels={"top-p": "none"}, seed=k, config=without) for k in range(2)]
+    assert [r["level"] for r in sensitivity.data(top_p)] == ["0.9", "0.6", "none"]
 
 
 def test_runs_of_their_own_have_the_default_as_a_level_too(tmp_path: Path) -> None:

@@ -34,8 +34,9 @@ def data(logs: Sequence[RunLog]) -> list[Row]:
         success = max(rows, key=lambda row: row.step).success
         for axis, label in log.labels.items():
             of_filter = axis in ("top-p", "filter.value")
-            unfiltered = log.config["filter"]["strategy"] == "none"
-            if axis in ("filter", "filter.strategy") or (of_filter and unfiltered):
+            # An unfiltered run has a value that filters nothing, unless its level says "none".
+            idle = log.config["filter"]["strategy"] == "none" and label != "none"
+            if axis in ("filter", "filter.strategy") or (of_filter and idle):
                 continue
             series = "one arm per value" if of_filter else filter_name(log)
             found.setdefault((axis, label, series), []).append((log, success))
