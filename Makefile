@@ -70,7 +70,7 @@ figures: $(STAMP)
 	    $(PLOT) $$kind sweeps/gradients -o figures/$$kind.png || exit 1; done
 	for kind in curves lengths dynamics scatter; do \
 	    $(PLOT) $$kind sweeps/curves -o figures/$$kind.png || exit 1; done
-	for name in remedies algorithms; do \
+	for name in dead-share-long remedies algorithms; do \
 	    $(PLOT) curves sweeps/$$name -o figures/$$name.png || exit 1; done
 	$(PLOT) separation sweeps/remedies -o figures/separation.png
 	$(PLOT) stochasticity sweeps/stochasticity -o figures/stochasticity.png
