@@ -109,9 +109,8 @@ def with_coefficients(config: Config, **changes: float) -> Config:
 def adapted_entropy(config: Config, steps: Sequence[Step], step: int) -> float:
     """Return the entropy coefficient that acts after a step where it adapts to a target.
 
-    That is the logged one while the entropy is at most the target, else 0; TRL decides by the
-    entropy of all tokens of the step, the log has the mean over its micro-batches. Before the
-    first step nothing acts.
+    That is the logged one while the logged entropy is at most the target, else 0. Before the first
+    step nothing acts.
     """
     target = config.algorithm.entropy_target
     for row in sorted(steps, key=lambda row: row.step, reverse=True):
