@@ -27,6 +27,7 @@ def translated(trl: dict[str, Any], **flags: Any) -> GRPOConfig:
         ("temperature", "set rollout.temperature"),
         ("beta", "set algorithm.kl"),
         ("learning_rate", "set optimizer.lr"),
+        ("steps_per_generation", "set optimizer.micro_batches"),
         ("num_iterations", "set algorithm.iterations"),
         ("max_completion_length", "set rollout.context_limit or algorithm.length_norm"),
         ("entropy_target", "set algorithm.entropy_target"),
@@ -104,3 +105,19 @@ def test_the_second_gpu_is_the_first_that_is_visible(monkeypatch: pytest.MonkeyP
     gpus.show_one("cuda:2")
     with pytest.raises(UserError, match="--device cuda:2: not on this machine"):
         resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "group_size", "parts"),
+    [(8, 8, 8), (2, 4, 1), (3, 4, 2), (2, 2, 1), (11, 2, 11), (1, 13, 13), (512, 16, 1024)],
+)
+def test_an_unset_update_takes_parts_of_8_rollouts_or_fewer(
+    prompts: int, group_size: int, parts: int
+) -> None:
+    sizes = {"rollout.prompts": prompts, "rollout.group_size": group_size}
+    arguments = translated({}, **sizes)
+    assert arguments.gradient_accumulation_steps == arguments.steps_per_generation == parts
+    assert arguments.per_device_train_batch_size == prompts * group_size // parts
+    assert arguments.generation_batch_size == prompts * group_size
+    one = translated({}, **sizes, **{"optimizer.micro_batches": 1})
+    assert one.per_device_train_batch_size == prompts * group_size

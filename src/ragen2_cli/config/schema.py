@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 
 CONFIG_SCHEMA = 1
 
+PART_ROLLOUTS = 8
+"""Rollouts in a micro-batch, at most, unless ``optimizer.micro_batches`` says otherwise."""
+
 Strategy = Literal["top-p", "top-k", "top-k-abs", "min-p", "resample", "none"]
 
 
@@ -217,7 +220,12 @@ class OptimizerConfig(Section):
         description="Adam's second-moment decay; 0.999 lags behind growing gradients in short runs",
     )
     max_grad_norm: float = Field(0.1, ge=0, description="0 turns clipping off")
-    micro_batches: int = Field(4, ge=1, description="accumulation parts of one update")
+    micro_batches: int | None = Field(
+        None,
+        ge=1,
+        description="accumulation parts of one update; unset: as few as leave 8 rollouts or fewer"
+        " in each",
+    )
 
 
 class EvaluationConfig(Section):
@@ -304,9 +312,21 @@ class Config(Section):
                 "model.full: trains every weight, so model.adapter cannot be trained on; merge it "
                 "with `ragen2 models export` and give the result as model, or leave one out"
             )
-        if rows % self.optimizer.micro_batches:
+        if rows % self.micro_batches:
             raise ValueError(
-                f"optimizer.micro_batches: {self.optimizer.micro_batches} does not divide the "
+                f"optimizer.micro_batches: {self.micro_batches} does not divide the "
                 f"{rows} rollouts of a batch (rollout.prompts x rollout.group_size)"
             )
         return self
+
+    @property
+    def micro_batches(self) -> int:
+        """Accumulation parts of one update; more parts need less memory.
+
+        ``optimizer.micro_batches`` where it is set, else the smallest divisor d of the P x G
+        rollouts of a batch with P x G / d at most ``PART_ROLLOUTS``.
+        """
+        if self.optimizer.micro_batches is not None:
+            return self.optimizer.micro_batches
+        rows = self.rollout.prompts * self.rollout.group_size
+        return rows // next(part for part in range(PART_ROLLOUTS, 0, -1) if rows % part == 0)

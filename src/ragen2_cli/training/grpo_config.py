@@ -16,8 +16,6 @@ SETTINGS = {
     "seed": "seed",
     "max_steps": "steps",
     "num_generations": "rollout.group_size",
-    "gradient_accumulation_steps": "optimizer.micro_batches",
-    "steps_per_generation": "optimizer.micro_batches",
     "temperature": "rollout.temperature",
     "learning_rate": "optimizer.lr",
     "lr_scheduler_type": "optimizer.schedule",
@@ -40,6 +38,8 @@ SETTINGS = {
 
 _INSTEAD = SETTINGS | {
     "output_dir": "--out",
+    "gradient_accumulation_steps": "optimizer.micro_batches",
+    "steps_per_generation": "optimizer.micro_batches",
     "per_device_train_batch_size": "rollout.prompts, rollout.group_size",
     "generation_batch_size": "rollout.prompts, rollout.group_size",
     "max_completion_length": "rollout.context_limit or algorithm.length_norm",
@@ -67,8 +67,8 @@ _SAMPLING = {"top_p", "top_k", "min_p", "repetition_penalty", "generation_kwargs
 def grpo_config(config: Config, folder: Path, *, max_completion_length: int) -> GRPOConfig:
     """Translate a run's config into TRL's arguments.
 
-    One generation batch is P x G rollouts, split into ``optimizer.micro_batches`` accumulation
-    parts, so that one generation makes one optimizer step (times ``algorithm.iterations``).
+    One generation batch is P x G rollouts, split into ``config.micro_batches`` accumulation parts,
+    so that one generation makes one optimizer step (times ``algorithm.iterations``).
 
     Args:
         config: The run's config.
@@ -84,9 +84,9 @@ def grpo_config(config: Config, folder: Path, *, max_completion_length: int) -> 
     }
     values |= {
         "output_dir": str(folder),
-        "per_device_train_batch_size": rollout.prompts
-        * rollout.group_size
-        // config.optimizer.micro_batches,
+        "gradient_accumulation_steps": config.micro_batches,
+        "steps_per_generation": config.micro_batches,
+        "per_device_train_batch_size": rollout.prompts * rollout.group_size // config.micro_batches,
         "max_completion_length": max_completion_length,
         "shuffle_dataset": False,
         "remove_unused_columns": False,
